@@ -1,0 +1,1 @@
+"""What plug-ins exist, and the generic validation of their parameters."""

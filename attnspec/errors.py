@@ -1,0 +1,86 @@
+"""The one error tree. A message says what, where, what was given, what is allowed, and the nearest name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+class AttnspecError(Exception):
+    """Base of every error that attnspec raises on purpose; `exit_code` is what a command returns for it."""
+
+    exit_code = 1
+
+
+class InputError(AttnspecError, ValueError):
+    """The user's input is wrong: a spec, an option, a mask, a length file."""
+
+    exit_code = 2
+
+
+class LockedError(AttnspecError):
+    """Another process works in this run folder."""
+
+    exit_code = 2
+
+
+class EnvironmentMissingError(AttnspecError):
+    """This machine lacks what the runner expects: a device, a launcher, a package."""
+
+    exit_code = 3
+
+
+class WireError(AttnspecError):
+    """Host and worker do not speak the same wire version, or a request is damaged."""
+
+
+class JournalError(AttnspecError):
+    """A run folder's journal cannot be read or written (full disk, read-only folder, damaged file)."""
+
+
+class UnsupportedError(AttnspecError):
+    """A library cannot do what a case asks. Becomes status `unsupported`, never a crash.
+
+    `reason_code` is one of `attnspec.record.status.REASON_CODES["unsupported"]`; `reason` is a sentence for people.
+    """
+
+    def __init__(self, reason_code: str, reason: str) -> None:
+        super().__init__(reason)
+        self.reason_code = reason_code
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One thing wrong with an input file, with its place."""
+
+    message: str
+    file: str = ""
+    line: int | None = None
+    column: int | None = None
+    path: str = ""
+
+    def __str__(self) -> str:
+        place = self.file if self.line is None else f"{self.file}:{self.line}"
+        return ": ".join(part for part in (place, self.path, self.message) if part)
+
+
+class SpecError(InputError):
+    """Everything wrong with one or more spec files, all at once."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+def nearest(name: str, allowed: Iterable[str]) -> str:
+    """A hint ` (did you mean 'x'?)` when one of `allowed` is close to `name`, else an empty string.
+
+    >>> nearest("widnow", ["window", "block"])
+    " (did you mean 'window'?)"
+    >>> nearest("zzz", ["window", "block"])
+    ''
+    """
+    close = difflib.get_close_matches(name, list(allowed), n=1, cutoff=0.6)
+    return f" (did you mean '{close[0]}'?)" if close else ""

@@ -1,0 +1,1 @@
+"""Execution inside a worker: tensors, verification, timing."""

@@ -1,0 +1,1 @@
+"""Figure plug-ins: one file each."""

@@ -1,0 +1,1 @@
+"""Running a plan: jobs, supervision, resuming, collecting."""

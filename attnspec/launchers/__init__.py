@@ -1,0 +1,1 @@
+"""Launcher plug-ins: one file each; how a job's process is started."""

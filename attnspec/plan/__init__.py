@@ -1,0 +1,1 @@
+"""Plans: the compiled graph of sample, mask, run and collect nodes."""

@@ -1,0 +1,1 @@
+"""Records: statuses, table schemas, the journal and what is derived from it."""

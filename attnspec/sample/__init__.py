@@ -1,0 +1,1 @@
+"""Sampling: length distributions, packs."""

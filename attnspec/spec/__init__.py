@@ -1,0 +1,1 @@
+"""Specs: YAML files that say what to measure."""

@@ -1,0 +1,63 @@
+"""The shape that every prepared kernel has on the container side. Types only: nothing here imports torch at run time.
+
+Shape suffixes: B batch, T query tokens, S key tokens, N query heads, G key/value heads, D head_dim.
+Canonical tensors are contiguous q_BTND, k_BSGD, v_BSGD, out_BTND, dout_BTND; lse_BNT is float32, natural log, -inf on
+rows without keys (whose output and gradients are 0).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(slots=True, kw_only=True)
+class Forward:
+    """What a forward left. `saved` is whatever this kernel's own backward wants besides out and lse (may be None)."""
+
+    out: Tensor
+    lse: Tensor | None
+    saved: Any = None
+
+
+class BoundKernel(Protocol):
+    """A kernel bound to one problem, provider and device. Its mask is already lowered and on the device.
+
+    `load` and `load_dout` bring canonical tensors into the library's layout (untimed); `forward` and `backward` are
+    what is timed: device work of the library alone, no copies that a user of the library would not need.
+    `canonical_*` bring results back to canonical layout (untimed).
+    """
+
+    explicit_backward: bool
+    """Whether `backward` takes any (out, lse), also merged ones that it did not compute itself (strategies need it)."""
+    frees_graph: bool
+    """Whether a backward consumes the forward's state, so that each timed backward needs an untimed forward before."""
+    expected_kernels: str
+    """Regular expression: at least one device kernel of a profiled iteration must match; empty on the CPU."""
+
+    def load(self, q_BTND: Tensor, k_BSGD: Tensor, v_BSGD: Tensor) -> Any:
+        """Inputs in the library's layout."""
+        ...
+
+    def load_dout(self, dout_BTND: Tensor) -> Any:
+        """The output's gradient in the library's layout."""
+        ...
+
+    def forward(self, inputs: Any) -> Forward:
+        """One forward; out and lse in the library's layout."""
+        ...
+
+    def backward(self, inputs: Any, forward: Forward, dout: Any) -> tuple[Any, Any, Any]:
+        """(dq, dk, dv) in the library's layout, freshly written, nothing accumulated."""
+        ...
+
+    def canonical_out(self, forward: Forward) -> tuple[Tensor, Tensor | None]:
+        """(out_BTND, lse_BNT or None)."""
+        ...
+
+    def canonical_grads(self, grads: tuple[Any, Any, Any]) -> tuple[Tensor, Tensor, Tensor]:
+        """(dq_BTND, dk_BSGD, dv_BSGD)."""
+        ...

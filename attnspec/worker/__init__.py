@@ -1,0 +1,1 @@
+"""The process inside a runner that executes one job."""
