@@ -1,0 +1,1 @@
+"""Drawing: what all figures share."""
