@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from attnspec.drawing.look import PASS_TITLES, Drawing, Row, implementation, mask_title
 from attnspec.drawing.grouped_bars import Bar, grouped_bars
+from attnspec.drawing.look import PASS_TITLES, Drawing, Row, implementation, mask_title
 from attnspec.units import format_count
 
 if TYPE_CHECKING:

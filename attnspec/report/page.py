@@ -20,7 +20,8 @@ body { font: 16px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 2rem auto
 figure { margin: 2rem 0; } figure img { max-width: 100%; height: auto; background: white; border-radius: 4px; }
 figcaption, .quiet { color: GrayText; font-size: 0.9rem; }
 table { border-collapse: collapse; font-size: 0.85rem; display: block; overflow-x: auto; }
-th, td { padding: 0.25rem 0.6rem; text-align: left; border-bottom: 1px solid color-mix(in srgb, GrayText 30%, transparent); }
+th, td { padding: 0.25rem 0.6rem; text-align: left; }
+tr { border-bottom: 1px solid color-mix(in srgb, GrayText 30%, transparent); }
 td.number { text-align: right; font-variant-numeric: tabular-nums; }
 """
 
