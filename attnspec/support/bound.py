@@ -37,6 +37,8 @@ class BoundKernel(Protocol):
     """Whether a backward consumes the forward's state, so that each timed backward needs an untimed forward before."""
     expected_kernels: str
     """Regular expression: at least one device kernel of a profiled iteration must match; empty on the CPU."""
+    backend: str | None
+    """The kernel's own variant that runs, also where the spec left it open; None for a kernel without variants."""
 
     def load(self, q_BTND: Tensor, k_BSGD: Tensor, v_BSGD: Tensor) -> Any:
         """Inputs in the library's layout."""
@@ -48,6 +50,13 @@ class BoundKernel(Protocol):
 
     def forward(self, inputs: Any) -> Forward:
         """One forward; out and lse in the library's layout."""
+        ...
+
+    def load_forward(self, out_BTND: Tensor, lse_BNT: Tensor) -> Forward:
+        """A forward that this kernel did not compute (merged partials), as `backward` takes it.
+
+        Called only where `explicit_backward` is true.
+        """
         ...
 
     def backward(self, inputs: Any, forward: Forward, dout: Any) -> tuple[Any, Any, Any]:
