@@ -109,11 +109,16 @@ EventKind = Literal["hello", "phase", "round", "outcome", "message", "bye"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One line from the worker.
+    """One line from the worker (from rank 0 where there are several).
 
-    hello: environment found, wire version. phase: case_id enters `setup`, `verify` or `measure` (limits restart).
-    round: samples of a round are in the journal. outcome: a case's record is in the journal. message: text for people.
-    bye: the job ended in good order.
+    hello: the job begins; `data` is the environment found (driver, device, versions), which the host compares with that
+    of earlier attempts. phase: case_id enters `setup`, `verify` or `measure` and its limit restarts; said before every
+    turn of an interleaved case too, so that the host knows whose turn a crash or hang was. round: samples of a round
+    are in the journal. outcome: a case ended with `status`, its record is in the journal; `data` holds `result_key`, and
+    `resumed` true for a case of `done`, for which nothing was journaled anew. Each case of the request gets one.
+    message: text for people. bye: the job ended in good order.
+
+    Exit code 3 before hello means that the runner lacks something; the last lines on standard error say what.
     """
 
     kind: EventKind
