@@ -1,0 +1,31 @@
+"""sliding_window: |q - k| < window, so up to 2 window - 1 keys, the query's own included.
+
+A window of w is window_size (w - 1, w - 1) of flash-attn; a window as long as the sequence is plain full. Source:
+Beltagy et al. 2020 (Longformer), section 3.1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from attnspec.params import param
+from attnspec.slices import AttnSlices, SliceType, clip
+from attnspec.slices.documents import check_square
+from attnspec.slices.edges import IntArray
+
+USES_DOCUMENTS = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Params:
+    """Parameters of the mask."""
+
+    window: int = param(ge=1, tokens=True, doc="Keys that a query sees to either side, its own included.")
+
+
+def slices(params: Params, docs: IntArray, seqlen_q: int, seqlen_k: int) -> AttnSlices:
+    """At most three slices: the band of the window cut to the sequence."""
+    check_square(seqlen_q, seqlen_k)
+    side = min(params.window, seqlen_q) - 1
+    band = (0, seqlen_q, -side, seqlen_k + side, SliceType.BI_CAUSAL)
+    return clip(AttnSlices.from_rows([band], seqlen_q=seqlen_q, seqlen_k=seqlen_k), 0, seqlen_q, 0, seqlen_k)

@@ -1,0 +1,56 @@
+"""How many cells slices allow: in all, per query row, per key column. Pure, exact, nothing of size S x S."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attnspec.errors import InputError
+from attnspec.slices.edges import IntArray, edges
+from attnspec.slices.table import AttnSlices, SliceType
+
+_MAX = 2**63 - 1
+
+
+def area(slices: AttnSlices) -> int:
+    """MaskArea: the exact number of allowed cells. Raises InputError when it does not fit in int64.
+
+    With n = min(rows, keys) of a slice: full rows keys; causal and inv_causal n keys - n(n-1)/2; bi_causal
+    rows max(keys - rows + 1, 0).
+
+    >>> area(AttnSlices.from_rows([(0, 3, 0, 3, 1), (3, 6, 1, 6, 3)], seqlen_q=6, seqlen_k=6))
+    15
+    """
+    num_rows = slices.ranges[:, 1] - slices.ranges[:, 0]
+    num_keys = slices.ranges[:, 3] - slices.ranges[:, 2]
+    if float(num_rows.astype(np.float64) @ num_keys.astype(np.float64)) < 2.0**62:
+        return int(_areas(num_rows, num_keys, slices.types).sum())
+    total = int(_areas(num_rows.astype(object), num_keys.astype(object), slices.types).sum())
+    if total > _MAX:
+        raise InputError(f"the mask allows {total} cells, more than int64 holds ({_MAX}); use a smaller seqlen")
+    return total
+
+
+def _areas(num_rows: IntArray, num_keys: IntArray, types: np.ndarray[tuple[int], np.dtype[np.int8]]) -> IntArray:
+    n = np.minimum(num_rows, num_keys)
+    triangle = n * num_keys - n * (n - 1) // 2
+    band = num_rows * np.maximum(num_keys - num_rows + 1, 0)
+    held = np.where(types == SliceType.FULL, num_rows * num_keys, triangle)
+    return np.asarray(np.where(types == SliceType.BI_CAUSAL, band, held))
+
+
+def row_counts(slices: AttnSlices) -> IntArray:
+    """Allowed keys of every query row, int64 (seqlen_q,), in time proportional to slices and rows.
+
+    >>> row_counts(AttnSlices.from_rows([(0, 3, 0, 3, 1), (3, 6, 1, 6, 3)], seqlen_q=6, seqlen_k=6)).tolist()
+    [1, 2, 3, 3, 3, 3]
+    """
+    made = edges(slices)
+    count = made.hi - made.lo
+    slope = made.hi_slope - made.lo_slope
+    steps = np.zeros(slices.seqlen_q + 1, dtype=np.int64)
+    slopes = np.zeros(slices.seqlen_q + 1, dtype=np.int64)
+    np.add.at(steps, made.q_start, count - slope)
+    np.add.at(steps, made.q_end, -(count + slope * (made.q_end - 1 - made.q_start)))
+    np.add.at(slopes, made.q_start, slope)
+    np.add.at(slopes, made.q_end, -slope)
+    return np.cumsum(steps + np.cumsum(slopes))[: slices.seqlen_q]
