@@ -67,7 +67,11 @@ def load_file(path: str | Path) -> str:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # noqa: BLE001 - the user's file may raise anything, and the fault is in it
+        del sys.modules[spec.name]
+        raise InputError(f"{path}: failed to load: {type(error).__name__}: {error}") from error
     kind = getattr(module, "PLUGIN_KIND", None)
     if kind not in KINDS:
         raise InputError(f"{path}: PLUGIN_KIND is {kind!r}; allowed: {', '.join(KINDS)}")
