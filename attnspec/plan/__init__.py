@@ -1,1 +1,42 @@
 """Plans: the compiled graph of sample, mask, run and collect nodes."""
+
+from __future__ import annotations
+
+from attnspec.plan.compile import compile_spec, uses_documents
+from attnspec.plan.graph import count_nodes
+from attnspec.plan.model import Case, Job, MaskNode, Plan, SampleNode, Unsupported, Workload, WorkloadGroup
+from attnspec.plan.requests import job_request
+from attnspec.plan.rows import base_row
+from attnspec.plan.select import parse_only, select
+from attnspec.sample import read_lengths
+from attnspec.spec import Spec
+from attnspec.support import Device
+
+
+def compile_plan(spec: Spec, *, device: Device | None = None, image: str | None = None) -> Plan:
+    """The plan of a spec: reads the length distribution (for its checksum) and samples nothing.
+
+    device: what the runner expects, to decide what cannot run there; None decides what can run nowhere. Neither device
+    nor image is part of any case's id. Raises InputError for unreadable lengths and for masks that refuse their
+    parameters.
+    """
+    lengths = read_lengths(spec.data.lengths) if uses_documents(spec) else None
+    return compile_spec(spec, lengths, device=device, image=image)
+
+
+__all__ = [
+    "Case",
+    "Job",
+    "MaskNode",
+    "Plan",
+    "SampleNode",
+    "Unsupported",
+    "Workload",
+    "WorkloadGroup",
+    "base_row",
+    "compile_plan",
+    "count_nodes",
+    "job_request",
+    "parse_only",
+    "select",
+]

@@ -1,0 +1,208 @@
+"""From a spec to a plan: every sweep's product, nodes and cases by content id, jobs, and what cannot run. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from types import ModuleType
+from typing import Any
+
+from attnspec import plugins
+from attnspec.masks import seqlen_k_of
+from attnspec.plan import identity
+from attnspec.plan.jobs import group_jobs
+from attnspec.plan.model import Case, MaskNode, Plan, SampleNode, Unsupported, Workload
+from attnspec.plan.verdicts import Asked, Verdicts
+from attnspec.sample.lengths import Lengths
+from attnspec.sample.packs import max_piece
+from attnspec.shape import Pass
+from attnspec.spec import ImplementationItem, KernelSweep, MaskItem, Spec, Sweep
+from attnspec.support import Device
+
+
+def uses_documents(spec: Spec) -> bool:
+    """Whether any mask of a spec needs the length distribution."""
+    return any(plugins.load("masks", mask.name).USES_DOCUMENTS for sweep in spec.sweeps for mask in sweep.masks)
+
+
+def compile_spec(
+    spec: Spec, lengths: Lengths | None, *, device: Device | None = None, image: str | None = None
+) -> Plan:
+    """The plan of a spec. `lengths` is the distribution that `spec.data.lengths` names; None only if no mask needs it.
+
+    Raises InputError when a mask refuses its parameters at one of the seqlens.
+    """
+    compiler = _Compiler(spec, lengths, device)
+    for index, sweep in enumerate(spec.sweeps):
+        compiler.add(index, sweep)
+    cases = tuple(compiler.cases.values())
+    return Plan(
+        name=spec.name,
+        runner=spec.runner,
+        image=image,
+        device=device,
+        measure=spec.measure,
+        lengths=lengths,
+        samples=compiler.samples,
+        masks=compiler.masks,
+        workloads=compiler.workloads,
+        cases=cases,
+        jobs=group_jobs(cases, runner=spec.runner, image=image),
+        unsupported=compiler.unsupported,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Mask:
+    """A mask item with its module and parameters loaded."""
+
+    item: MaskItem
+    module: ModuleType
+    params: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ask:
+    """An implementation item as the sweep asks it, with what its case ids hash."""
+
+    item: ImplementationItem
+    asked: Asked
+    content: Mapping[str, Any]
+
+
+class _Compiler:
+    """Collects nodes while the sweeps are walked; what is asked twice is held once."""
+
+    def __init__(self, spec: Spec, lengths: Lengths | None, device: Device | None) -> None:
+        self._spec = spec
+        self._lengths = lengths
+        self._sha256 = None if lengths is None else lengths.sha256
+        self._verdicts = Verdicts(device)
+        self.samples: dict[str, SampleNode] = {}
+        self.masks: dict[str, MaskNode] = {}
+        self.workloads: dict[str, Workload] = {}
+        self.cases: dict[str, Case] = {}
+        self.unsupported: dict[str, Unsupported] = {}
+
+    def add(self, index: int, sweep: Sweep) -> None:
+        """Walk one sweep: mask by mask, length by length, so that what is measured together stands together."""
+        masks = [_load_mask(item) for item in sweep.masks]
+        asks = [_load_ask(item) for item in (sweep.kernels if isinstance(sweep, KernelSweep) else sweep.strategies)]
+        num_packs = self._spec.num_packs(sweep)
+        for cp_size, seqlen in _lengths(sweep):
+            for mask in masks:
+                workload: Workload | None = None
+                for ask in asks:
+                    for pass_ in sweep.passes:
+                        if sweep.exclude and _excluded(sweep, mask.item, cp_size, seqlen, pass_, ask.item):
+                            continue
+                        workload = workload or self._workload(mask, seqlen, num_packs)
+                        self._add_case(index, sweep, workload, ask, pass_, cp_size)
+
+    def _add_case(self, index: int, sweep: Sweep, workload: Workload, ask: _Ask, pass_: Pass, cp_size: int) -> None:
+        case_id = identity.case_id(
+            workload=workload.workload_id, implementation=ask.content, pass_=pass_, cp_size=cp_size, env=ask.item.env
+        )
+        if case_id in self.cases:
+            return
+        self.cases[case_id] = Case(
+            case_id=case_id,
+            workload=workload,
+            implementation=ask.item.implementation,
+            pass_=pass_,
+            level=sweep.level,
+            cp_size=cp_size,
+            env=ask.item.env,
+            sweep=index,
+        )
+        refused = self._verdicts.ask(ask.asked, workload, needs_backward=pass_ != "fwd", cp_size=cp_size)
+        if refused is not None:
+            self.unsupported[case_id] = refused
+
+    def _workload(self, mask: _Mask, seqlen: int, num_packs: int) -> Workload:
+        packs = self._pack_content(mask.module, seqlen, num_packs)
+        sample = self._sample(seqlen, packs)
+        seqlen_k = seqlen_k_of(mask.params, seqlen)
+        mask_id = identity.mask_id(
+            sample=sample.sample_id,
+            mask=mask.item.name,
+            params=mask.item.params,
+            seqlen_q=seqlen,
+            seqlen_k=seqlen_k,
+        )
+        if mask_id not in self.masks:
+            self.masks[mask_id] = MaskNode(
+                mask_id=mask_id,
+                sample=sample,
+                mask=mask.item.name,
+                params=mask.item.params,
+                seqlen_q=seqlen,
+                seqlen_k=seqlen_k,
+            )
+        workload_id = identity.workload_id(
+            mask=mask.item.name,
+            params=mask.item.params,
+            seqlen_q=seqlen,
+            seqlen_k=seqlen_k,
+            shape=self._spec.shape,
+            seed=self._spec.seed,
+            **packs,
+        )
+        if workload_id not in self.workloads:
+            self.workloads[workload_id] = Workload(
+                workload_id=workload_id,
+                mask_node=self.masks[mask_id],
+                shape=self._spec.shape,
+                seed=self._spec.seed,
+            )
+        return self.workloads[workload_id]
+
+    def _pack_content(self, module: ModuleType, seqlen: int, num_packs: int) -> dict[str, Any]:
+        if not module.USES_DOCUMENTS:
+            return {"num_packs": 1, "data_sha256": None, "max_doc_fraction": None}
+        assert self._sha256 is not None
+        fraction: Fraction = self._spec.data.max_doc_fraction
+        max_piece(seqlen, fraction)  # refuses a share that is less than a token
+        return {"num_packs": num_packs, "data_sha256": self._sha256, "max_doc_fraction": fraction}
+
+    def _sample(self, seqlen: int, packs: Mapping[str, Any]) -> SampleNode:
+        drawn = packs["data_sha256"] is not None
+        seed = self._spec.seed if drawn else None
+        sample_id = identity.sample_id(seqlen=seqlen, seed=seed, **packs)
+        if sample_id not in self.samples:
+            self.samples[sample_id] = SampleNode(
+                sample_id=sample_id,
+                seqlen=seqlen,
+                lengths=self._spec.data.lengths if drawn else None,
+                seed=seed,
+                **packs,
+            )
+        return self.samples[sample_id]
+
+
+def _load_mask(item: MaskItem) -> _Mask:
+    module = plugins.load("masks", item.name)
+    return _Mask(item=item, module=module, params=plugins.make_params(module, item.params))
+
+
+def _load_ask(item: ImplementationItem) -> _Ask:
+    return _Ask(
+        item=item,
+        asked=Asked.load(item.implementation),
+        content=identity.implementation_content(item.implementation),
+    )
+
+
+def _lengths(sweep: Sweep) -> Iterator[tuple[int, int]]:
+    """(cp_size, seqlen) pairs of a sweep."""
+    if isinstance(sweep, KernelSweep):
+        yield from ((1, seqlen) for seqlen in sweep.seqlen)
+    else:
+        yield from ((cp_size, cp_size * share) for cp_size in sweep.cp_size for share in sweep.seqlen_per_rank)
+
+
+def _excluded(sweep: Sweep, mask: MaskItem, cp_size: int, seqlen: int, pass_: Pass, item: ImplementationItem) -> bool:
+    if isinstance(sweep, KernelSweep):
+        return sweep.excludes(mask=mask, seqlen=seqlen, pass_=pass_, item=item)
+    return sweep.excludes(mask=mask, cp_size=cp_size, seqlen_per_rank=seqlen // cp_size, pass_=pass_, item=item)

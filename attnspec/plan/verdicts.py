@@ -1,0 +1,155 @@
+"""Which cases cannot run, decided while planning: without running anything, and for many cases at once.
+
+A kernel is asked with the slices of example documents at the real seqlen. A yes is shared by all masks of one
+structure: the worker asks again with the real slices, so a wrong yes costs nothing. It is even asked about a shorter
+sequence where that has the same structure, since lowering a long one can take seconds. A no is always the kernel's
+answer to the mask's own slices, because nobody asks again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from attnspec import plugins
+from attnspec.errors import InputError, UnsupportedError
+from attnspec.ids import canonical_json
+from attnspec.masks import make_slices
+from attnspec.plan.identity import implementation_content
+from attnspec.plan.model import MaskNode, Unsupported, Workload
+from attnspec.plan.structure import example_documents, structure
+from attnspec.shape import Shape
+from attnspec.slices import AttnSlices
+from attnspec.support import Device, Problem
+from attnspec.units import format_count
+from attnspec.wire import Implementation
+
+_SHORT_SEQLENS = (2048, 8192, 32768, 131072)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """An implementation as it is asked: its modules and parameters, loaded once. `key` tells implementations apart."""
+
+    key: str
+    implementation: Implementation
+    kernel: ModuleType
+    kernel_params: Any
+    strategy: ModuleType | None
+    strategy_params: Any
+
+    @classmethod
+    def load(cls, implementation: Implementation) -> Asked:
+        """Find the plug-ins. Raises InputError for unknown names."""
+        kernel = plugins.load("kernels", implementation.kernel)
+        settings = dict(implementation.kernel_params)
+        if any(field.name == "backend" for field in dataclasses.fields(kernel.Params)):
+            settings["backend"] = implementation.backend
+        name = implementation.strategy
+        strategy = None if name is None else plugins.load("strategies", name)
+        return cls(
+            key=canonical_json(implementation_content(implementation)),
+            implementation=implementation,
+            kernel=kernel,
+            kernel_params=plugins.make_params(kernel, settings),
+            strategy=strategy,
+            strategy_params=strategy and plugins.make_params(strategy, implementation.strategy_params),
+        )
+
+
+class Verdicts:
+    """Asks plug-ins and remembers. One object serves one compilation; `device` None means that nobody has looked."""
+
+    def __init__(self, device: Device | None) -> None:
+        self._device = device
+        self._limits: dict[tuple[str, Shape, bool, int], Unsupported | None] = {}
+        self._slices: dict[str, tuple[AttnSlices, bytes]] = {}
+        self._short: dict[bytes, AttnSlices] = {}
+        self._yes: set[tuple[str, Shape, bool, bytes]] = set()
+        self._answers: dict[tuple[str, Shape, bool, str], Unsupported | None] = {}
+
+    def ask(self, asked: Asked, workload: Workload, *, needs_backward: bool, cp_size: int) -> Unsupported | None:
+        """Why this cannot run, or None. Raises InputError when the mask refuses its own parameters or lengths."""
+        node = workload.mask_node
+        slices, kind = self._mask(node)
+        limits = (asked.key, workload.shape, needs_backward, cp_size)
+        if limits not in self._limits:
+            self._limits[limits] = self._check_limits(asked, workload.shape, slices, needs_backward, cp_size)
+        refused = self._limits[limits]
+        if refused is not None or asked.strategy is not None:
+            return refused
+        yes = (asked.key, workload.shape, needs_backward, kind)
+        if yes in self._yes:
+            return None
+        own = (asked.key, workload.shape, needs_backward, node.mask_id)
+        if own not in self._answers:
+            short = self._short[kind]
+            answer = self._lower(asked, workload.shape, short, needs_backward)
+            if answer is not None and short is not slices:
+                answer = self._lower(asked, workload.shape, slices, needs_backward)
+            self._answers[own] = answer
+            if answer is None:
+                self._yes.add(yes)
+        return self._answers[own]
+
+    def _check_limits(
+        self, asked: Asked, shape: Shape, slices: AttnSlices, needs_backward: bool, cp_size: int
+    ) -> Unsupported | None:
+        try:
+            asked.kernel.SUPPORT.check(self._problem(shape, slices, needs_backward))
+            if asked.strategy is not None:
+                asked.strategy.check(asked.strategy_params, shape, cp_size)
+        except UnsupportedError as error:
+            return Unsupported(reason_code=error.reason_code, reason=error.reason)
+        return None
+
+    def _lower(self, asked: Asked, shape: Shape, slices: AttnSlices, needs_backward: bool) -> Unsupported | None:
+        problem = self._problem(shape, slices, needs_backward)
+        try:
+            asked.kernel.lower(problem, asked.kernel_params, asked.implementation.provider)
+        except UnsupportedError as error:
+            return Unsupported(reason_code=error.reason_code, reason=error.reason)
+        return None
+
+    def _problem(self, shape: Shape, slices: AttnSlices, needs_backward: bool) -> Problem:
+        return Problem(shape=shape, slices=slices, needs_backward=needs_backward, device=self._device)
+
+    def _mask(self, node: MaskNode) -> tuple[AttnSlices, bytes]:
+        if node.mask_id not in self._slices:
+            module = plugins.load("masks", node.mask)
+            params = plugins.make_params(module, node.params)
+            try:
+                slices = example_slices(module, params, node, node.seqlen_q)
+            except InputError as error:
+                raise InputError(f"mask {node.mask} at seqlen {format_count(node.seqlen_q)}: {error}") from None
+            kind = structure(slices)
+            if kind not in self._short:
+                self._short[kind] = _shortest(module, params, node, kind) or slices
+            self._slices[node.mask_id] = slices, kind
+        return self._slices[node.mask_id]
+
+
+def example_slices(module: ModuleType, params: Any, node: MaskNode, seqlen: int) -> AttnSlices:
+    """The slices of a mask node over example documents, at its own seqlen_q or as a shorter likeness of it.
+
+    Raises InputError when the mask refuses its parameters or lengths.
+    """
+    if seqlen != node.seqlen_q and node.seqlen_k != node.seqlen_q:
+        params = dataclasses.replace(params, seqlen_k=max(1, node.seqlen_k * seqlen // node.seqlen_q))
+    docs = example_documents(seqlen, node.sample.max_doc_fraction) if module.USES_DOCUMENTS else [seqlen]
+    return make_slices(module, params, docs, seqlen)
+
+
+def _shortest(module: ModuleType, params: Any, node: MaskNode, kind: bytes) -> AttnSlices | None:
+    for seqlen in _SHORT_SEQLENS:
+        if seqlen >= node.seqlen_q:
+            break
+        try:
+            slices = example_slices(module, params, node, seqlen)
+        except InputError:
+            continue  # the mask's own parameters need the longer sequence
+        if structure(slices) == kind:
+            return slices
+    return None
