@@ -69,7 +69,7 @@ def load_file(path: str | Path) -> str:
     sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # noqa: BLE001 - the user's file may raise anything, and the fault is in it
+    except Exception as error:
         del sys.modules[spec.name]
         raise InputError(f"{path}: failed to load: {type(error).__name__}: {error}") from error
     kind = getattr(module, "PLUGIN_KIND", None)
