@@ -168,3 +168,13 @@ def from_row(row: type, values: Mapping[str, Any]) -> Any:
     """A dataclass row from a mapping keyed by column names (unknown names refused)."""
     renamed = {(item.metadata["name"] or item.name): item.name for item in dataclasses.fields(row)}
     return row(**{renamed[name]: value for name, value in values.items()})
+
+
+def markdown(row: type) -> str:
+    """The columns of a row dataclass as a Markdown table for the documentation."""
+    lines = ["| column | type | unit | meaning |", "| --- | --- | --- | --- |"]
+    for one in arrow_schema(row):
+        held = {key.decode(): value.decode() for key, value in one.metadata.items()}
+        kind = f"{one.type}{'' if one.nullable else ', required'}".replace("<item: string>", " of strings")
+        lines.append(f"| {one.name} | {kind} | {held['unit']} | {held['doc']} |")
+    return "\n".join(lines) + "\n"
