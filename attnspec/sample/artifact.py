@@ -1,0 +1,63 @@
+"""The packs artifact: `packs-<sample id>.arrow`, one row a document."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from attnspec.errors import JournalError
+
+SCHEMA = pa.schema(
+    [
+        pa.field("pack", pa.int32(), nullable=False, metadata={"doc": "Index of the pack, from 0."}),
+        pa.field("doc", pa.int32(), nullable=False, metadata={"doc": "Index of the document in its pack, from 0."}),
+        pa.field("length", pa.int64(), nullable=False, metadata={"doc": "Its length.", "unit": "tokens"}),
+    ]
+)
+
+
+def write_packs(path: Path, packs: Sequence[NDArray[np.int64]]) -> None:
+    """Write packs (arrays of document lengths, none empty) whole or not at all. Raises JournalError."""
+    assert all(len(lengths) for lengths in packs)
+    sizes = [len(lengths) for lengths in packs]
+    columns = [
+        np.repeat(np.arange(len(packs), dtype=np.int32), sizes),
+        np.concatenate([np.arange(size, dtype=np.int32) for size in sizes] or [np.empty(0, np.int32)]),
+        np.concatenate([*packs, np.empty(0, np.int64)]),
+    ]
+    table = pa.Table.from_arrays([pa.array(column) for column in columns], schema=SCHEMA)
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        with partial.open("wb") as file:
+            with pa.ipc.new_file(file, SCHEMA) as writer:
+                writer.write_table(table)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise JournalError(f"{path}: packs cannot be written: {error}") from error
+
+
+def read_packs(path: Path) -> list[NDArray[np.int64]]:
+    """The packs of an artifact in order. Raises JournalError for a missing or damaged file."""
+    try:
+        with pa.OSFile(str(path)) as file:
+            table = pa.ipc.open_file(file).read_all()
+    except (pa.ArrowException, OSError) as error:
+        raise JournalError(f"{path}: packs cannot be read: {error}") from error
+    if not table.schema.equals(SCHEMA):
+        raise JournalError(f"{path}: not a packs file: columns {', '.join(table.schema.names) or 'none'}")
+    pack, doc, length = (np.asarray(table.column(name)) for name in SCHEMA.names)
+    first = np.flatnonzero(doc == 0)
+    sizes = np.diff(np.append(first, len(doc)))
+    ordered = np.repeat(np.arange(len(first)), sizes)
+    within = np.arange(len(doc)) - np.repeat(first, sizes)
+    if sizes.sum() != len(doc) or np.any(pack != ordered) or np.any(doc != within) or np.any(length < 0):
+        raise JournalError(f"{path}: not a packs file: rows are out of order or a length is negative")
+    return np.split(length, first[1:]) if len(first) else []
