@@ -9,15 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from attnspec.errors import InputError, nearest
+from attnspec.errors import InputError
 from attnspec.params import param
-from attnspec.slices import AttnSlices, SliceType, check
+from attnspec.slices import AttnSlices, from_ranges
 from attnspec.slices.edges import IntArray
 
 USES_DOCUMENTS = False
 
 TypeName = Literal["full", "causal", "inv_causal", "bi_causal"]
-TYPES = {kind.name.lower(): kind for kind in SliceType}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,13 +34,12 @@ class Params:
 def slices(params: Params, docs: IntArray, seqlen_q: int, seqlen_k: int) -> AttnSlices:
     """The given slices. Raises InputError when they are not a mask (`attnspec.slices.check`)."""
     for number, row in enumerate(params.slices):
-        if len(row) != 5 or not all(type(bound) is int for bound in row[:4]):
+        if len(row) != 5:
             raise InputError(f"slice {number} is {list(row)}; allowed: [q_start, q_end, k_start, k_end, type]")
-        if row[4] not in TYPES:
-            raise InputError(
-                f"slice {number} has type {row[4]!r}{nearest(str(row[4]), TYPES)}; allowed: {', '.join(TYPES)}"
-            )
-    rows = [(*row[:4], TYPES[row[4]]) for row in params.slices]
-    made = AttnSlices.from_rows(rows, seqlen_q=seqlen_q, seqlen_k=seqlen_k)
-    check(made)
-    return made
+    return from_ranges(
+        [row[0:2] for row in params.slices],
+        [row[2:4] for row in params.slices],
+        [row[4] for row in params.slices],
+        seqlen_q=seqlen_q,
+        seqlen_k=seqlen_k,
+    )

@@ -2,12 +2,13 @@
 
 from attnspec.slices.arrow import from_arrow, to_arrow
 from attnspec.slices.checks import check
-from attnspec.slices.clipping import clip
+from attnspec.slices.clipping import clip, take
 from attnspec.slices.dense import dense
 from attnspec.slices.edges import Edges, edges
 from attnspec.slices.intervals import RowIntervals, row_intervals
-from attnspec.slices.measure import area, row_counts
+from attnspec.slices.measure import area, column_counts, row_counts
 from attnspec.slices.merging import merge
+from attnspec.slices.ranges import from_ranges
 from attnspec.slices.table import AttnSlices, SliceType
 
 __all__ = [
@@ -18,11 +19,14 @@ __all__ = [
     "area",
     "check",
     "clip",
+    "column_counts",
     "dense",
     "edges",
     "from_arrow",
+    "from_ranges",
     "merge",
     "row_counts",
     "row_intervals",
+    "take",
     "to_arrow",
 ]

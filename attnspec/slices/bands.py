@@ -33,29 +33,38 @@ class Bands:
     hi_slope: IntArray
 
 
-def num_items(made: Edges) -> int:
-    """How many (band, slice) items `bands` would make."""
-    cuts = np.unique(np.concatenate([made.q_start, made.q_end]))
-    return int((np.searchsorted(cuts, made.q_end) - np.searchsorted(cuts, made.q_start)).sum())
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Cuts:
+    """Where bands begin and end, before they are filled: rows (b + 1,) ascending, first and count of a slice's bands."""
+
+    rows: IntArray
+    first: IntArray
+    count: IntArray
 
 
-def bands(made: Edges) -> Bands:
-    """The bands of trapezoids; rows without keys are in no band or in one without items."""
-    cuts = np.unique(np.concatenate([made.q_start, made.q_end]))
-    first = np.searchsorted(cuts, made.q_start)
-    which, step = expand(np.searchsorted(cuts, made.q_end) - first)
-    band = first[which] + step
-    lo = made.lo_at(which, cuts[band])
+def cut(made: Edges) -> Cuts:
+    """The bands of trapezoids. `count.sum()` is how many items `bands` makes: at worst the square of the slices."""
+    rows = np.sort(np.concatenate([made.q_start, made.q_end]))
+    rows = rows[np.concatenate([[True], rows[1:] != rows[:-1]])[: len(rows)]]  # np.unique hashes, 30 times slower.
+    first = np.searchsorted(rows, made.q_start)
+    return Cuts(rows=rows, first=first, count=np.searchsorted(rows, made.q_end) - first)
+
+
+def bands(made: Edges, cuts: Cuts) -> Bands:
+    """The bands filled with their slices; rows without keys are in no band or in one without items."""
+    which, step = expand(cuts.count)
+    band = cuts.first[which] + step
+    lo = made.lo_at(which, cuts.rows[band])
     order = np.lexsort((lo, band))
     which, band, lo = which[order], band[order], lo[order]
     return Bands(
-        q_start=cuts[:-1],
-        q_end=cuts[1:],
-        offsets=np.searchsorted(band, np.arange(max(len(cuts), 1))),
+        q_start=cuts.rows[:-1],
+        q_end=cuts.rows[1:],
+        offsets=np.searchsorted(band, np.arange(max(len(cuts.rows), 1))),
         band=band,
         which=which,
         lo=lo,
-        hi=made.hi_at(which, cuts[band]),
+        hi=made.hi_at(which, cuts.rows[band]),
         lo_slope=made.lo_slope[which],
         hi_slope=made.hi_slope[which],
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from attnspec.errors import InputError
-from attnspec.slices.bands import bands, num_items
+from attnspec.slices.bands import Cuts, bands, cut
 from attnspec.slices.edges import Edges, edges
 from attnspec.slices.overlap import common_cell
 from attnspec.slices.table import AttnSlices, SliceType
@@ -29,7 +29,9 @@ def check(slices: AttnSlices) -> None:
     _check_table(slices)
     _check_ranges(slices)
     made = edges(slices)
-    found = _band_overlap(made) if num_items(made) <= max(_BAND_ITEMS, 4 * len(made)) else common_cell(made)
+    cuts = cut(made)
+    few = int(cuts.count.sum()) <= max(_BAND_ITEMS, 4 * len(made))
+    found = _band_overlap(made, cuts) if few else common_cell(made)
     if found is not None:
         one, other, q, k = found
         one, other = sorted((int(made.index[one]), int(made.index[other])))
@@ -70,9 +72,9 @@ def _named(slices: AttnSlices, number: int) -> str:
     return f"{number} [{bounds}, {SliceType(int(slices.types[number])).name.lower()}]"
 
 
-def _band_overlap(made: Edges) -> tuple[int, int, int, int] | None:
+def _band_overlap(made: Edges, cuts: Cuts) -> tuple[int, int, int, int] | None:
     """Two trapezoids that share a cell (q, k), by comparing neighbours on the first and last row of every band."""
-    held = bands(made)
+    held = bands(made, cuts)
     same = held.band[1:] == held.band[:-1]
     gap = held.lo[1:] - held.hi[:-1]
     length = (held.q_end - held.q_start - 1)[held.band[1:]]

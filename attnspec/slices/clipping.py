@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnspec.errors import InputError
-from attnspec.slices.edges import Edges, IntArray, edges
+from attnspec.slices.edges import Edges, IntArray, edges, expand
 from attnspec.slices.table import AttnSlices
 
 
@@ -34,6 +34,56 @@ def clip(slices: AttnSlices, q_start: int, q_end: int, k_start: int, k_end: int,
         return AttnSlices(ranges=ranges, types=types, seqlen_q=slices.seqlen_q, seqlen_k=slices.seqlen_k)
     moved = ranges - np.array([q_start, q_start, k_start, k_start], dtype=np.int64)
     return AttnSlices(ranges=moved, types=types, seqlen_q=q_end - q_start, seqlen_k=k_end - k_start)
+
+
+def take(slices: AttnSlices, q_pieces: IntArray, k_pieces: IntArray, *, seqlen_q: int, seqlen_k: int) -> AttnSlices:
+    """The mask between the queries and the keys that somebody holds, in the coordinates of what is held.
+
+    q_pieces, k_pieces: int64 (n, 3) rows (start, end, place): tokens [start, end) of the sequence lie at `place` and
+    after it. Pieces of one side are disjoint, in any order; places that no piece fills (padding) allow nothing.
+    seqlen_q, seqlen_k: how many places there are. Time goes with the pairs of pieces that a slice touches, not with
+    all pairs.
+
+    >>> causal = AttnSlices.from_rows([(0, 8, 0, 8, 1)], seqlen_q=8, seqlen_k=8)
+    >>> zigzag = np.array([[0, 2, 0], [6, 8, 2]])
+    >>> [(*row[:4], row[4].name) for row in take(causal, zigzag, zigzag, seqlen_q=4, seqlen_k=4).rows()]
+    [(0, 2, 0, 2, 'CAUSAL'), (2, 4, 0, 2, 'FULL'), (2, 4, 2, 4, 'CAUSAL')]
+    """
+    made = edges(slices)
+    queries, keys = _joined(q_pieces), _joined(k_pieces)
+    which = np.arange(len(made), dtype=np.int64)
+    pair, q_piece = _meeting(queries, made.q_start, made.q_end)
+    which = which[pair]
+    first = np.maximum(made.q_start[which], queries[q_piece, 0])
+    last = np.minimum(made.q_end[which], queries[q_piece, 1]) - 1
+    pair, k_piece = _meeting(keys, made.lo_at(which, first), made.hi_at(which, last))
+    which, q_piece = which[pair], q_piece[pair]
+    q_start, q_end, q_place = queries[q_piece].T
+    k_start, k_end, k_place = keys[k_piece].T
+    ranges, types, origin = _cut(made, which, q_start, q_end, k_start, k_end)
+    moves = np.stack([q_place - q_start, k_place - k_start], axis=1)[origin]
+    return AttnSlices(ranges=ranges + np.repeat(moves, 2, axis=1), types=types, seqlen_q=seqlen_q, seqlen_k=seqlen_k)
+
+
+def _joined(pieces: IntArray) -> IntArray:
+    """Pieces sorted by start, without empty ones, those joined that go on in the sequence and in place alike."""
+    held = np.asarray(pieces, dtype=np.int64).reshape(-1, 3)
+    held = held[held[:, 0] < held[:, 1]]
+    held = held[np.argsort(held[:, 0], kind="stable")]
+    assert (held[1:, 0] >= held[:-1, 1]).all(), "pieces overlap"
+    moves = held[:, 2] - held[:, 0]
+    goes_on = (held[1:, 0] == held[:-1, 1]) & (moves[1:] == moves[:-1])
+    starts = np.concatenate([[True], ~goes_on])[: len(held)]
+    ends = np.concatenate([~goes_on, [True]])[: len(held)]
+    return np.stack([held[starts, 0], held[ends, 1], held[starts, 2]], axis=1)
+
+
+def _meeting(pieces: IntArray, start: IntArray, end: IntArray) -> tuple[IntArray, IntArray]:
+    """Pairs (number of an interval [start, end), number of a piece) that share a token."""
+    first = np.searchsorted(pieces[:, 1], start, side="right")
+    beyond = np.searchsorted(pieces[:, 0], end, side="left")
+    interval, step = expand(np.maximum(beyond - first, 0))
+    return interval, first[interval] + step
 
 
 def _cut(

@@ -6,9 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attnspec.slices.bands import Bands, bands
+from attnspec.errors import InputError
+from attnspec.slices.bands import Bands, bands, cut
 from attnspec.slices.edges import IntArray, edges
 from attnspec.slices.table import AttnSlices
+
+MAX_INTERVALS = 2**29
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -37,7 +40,8 @@ class RowIntervals:
 def row_intervals(slices: AttnSlices, rows: IntArray | None = None) -> RowIntervals:
     """The allowed keys of all query rows, or of `rows` (any order), as maximal intervals.
 
-    The slices must be disjoint (`attnspec.slices.check`).
+    The slices must be disjoint (`attnspec.slices.check`). Raises InputError when more than 2**29 intervals would have to
+    be held, which needs thousands of separate intervals per row.
 
     >>> window = AttnSlices.from_rows([(0, 3, 0, 3, 1), (3, 6, 1, 6, 3)], seqlen_q=6, seqlen_k=6)
     >>> made = row_intervals(window)
@@ -45,7 +49,10 @@ def row_intervals(slices: AttnSlices, rows: IntArray | None = None) -> RowInterv
     ([[0, 0, 0, 1, 2, 3]], [[1, 2, 3, 4, 5, 6]])
     """
     wanted = np.arange(slices.seqlen_q, dtype=np.int64) if rows is None else np.asarray(rows, dtype=np.int64)
-    held = _joined(bands(edges(slices)))
+    made = edges(slices)
+    cuts = cut(made)
+    _check_size(int(cuts.count.sum()), "pieces of slices between row boundaries")
+    held = _joined(bands(made, cuts))
     if len(held.band) == 0 or len(wanted) == 0:
         empty = np.zeros((0, len(wanted)), dtype=np.int64)
         return RowIntervals(rows=wanted, lo=empty, hi=empty)
@@ -53,9 +60,11 @@ def row_intervals(slices: AttnSlices, rows: IntArray | None = None) -> RowInterv
     inside = (band >= 0) & (wanted < held.q_end[-1])
     band = np.where(inside, band, 0)
     counts = np.where(inside, np.diff(held.offsets)[band], 0)
-    lo = np.zeros((int(counts.max()), len(wanted)), dtype=np.int64)
+    width = int(counts.max())
+    _check_size(width * len(wanted), f"intervals, up to {width} in each of {len(wanted)} rows")
+    lo = np.zeros((width, len(wanted)), dtype=np.int64)
     hi = np.zeros_like(lo)
-    for place in range(len(lo)):
+    for place in range(width):
         has = np.flatnonzero(counts > place)
         item = held.offsets[band[has]] + place
         step = wanted[has] - held.q_start[band[has]]
@@ -63,6 +72,11 @@ def row_intervals(slices: AttnSlices, rows: IntArray | None = None) -> RowInterv
         hi[place, has] = held.hi[item] + held.hi_slope[item] * step
     lo, hi = _merged(lo, hi)
     return RowIntervals(rows=wanted, lo=lo, hi=hi)
+
+
+def _check_size(count: int, what: str) -> None:
+    if count > MAX_INTERVALS:
+        raise InputError(f"too many slices side by side: {count} {what}; at most 2**29")
 
 
 def _joined(held: Bands) -> Bands:
