@@ -19,6 +19,8 @@ from attnspec.errors import WireError
 from attnspec.shape import DType, Pass, Shape
 
 WIRE_VERSION = 1
+EXIT_MISSING = 3
+EXIT_JOURNAL = 4
 T = TypeVar("T")
 
 
@@ -114,11 +116,12 @@ class Event:
     hello: the job begins; `data` is the environment found (driver, device, versions), which the host compares with that
     of earlier attempts. phase: case_id enters `setup`, `verify` or `measure` and its limit restarts; said before every
     turn of an interleaved case too, so that the host knows whose turn a crash or hang was. round: samples of a round
-    are in the journal. outcome: a case ended with `status`, its record is in the journal; `data` holds `result_key`, and
-    `resumed` true for a case of `done`, for which nothing was journaled anew. Each case of the request gets one.
+    are in the journal. outcome: a case ended with `status`, its record is in the journal; `data` holds `result_key`,
+    and `resumed` true for a case of `done`, for which nothing was journaled anew. Each case of the request gets one.
     message: text for people. bye: the job ended in good order.
 
-    Exit code 3 before hello means that the runner lacks something; the last lines on standard error say what.
+    A worker exits with EXIT_MISSING when the runner lacks something and with EXIT_JOURNAL when the journal cannot be
+    written; the last lines on standard error say what.
     """
 
     kind: EventKind
@@ -206,6 +209,8 @@ def _typed(kind: Any, value: Any, path: str) -> Any:
 
 
 __all__ = [
+    "EXIT_JOURNAL",
+    "EXIT_MISSING",
     "WIRE_VERSION",
     "CaseRequest",
     "DType",
