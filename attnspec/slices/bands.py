@@ -35,7 +35,7 @@ class Bands:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Cuts:
-    """Where bands begin and end, before they are filled: rows (b + 1,) ascending, first and count of a slice's bands."""
+    """Where bands begin and end, before they are filled: rows (b + 1,), first and count of a slice's bands."""
 
     rows: IntArray
     first: IntArray

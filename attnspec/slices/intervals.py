@@ -40,8 +40,8 @@ class RowIntervals:
 def row_intervals(slices: AttnSlices, rows: IntArray | None = None) -> RowIntervals:
     """The allowed keys of all query rows, or of `rows` (any order), as maximal intervals.
 
-    The slices must be disjoint (`attnspec.slices.check`). Raises InputError when more than 2**29 intervals would have to
-    be held, which needs thousands of separate intervals per row.
+    The slices must be disjoint (`attnspec.slices.check`). Raises InputError when more than 2**29 intervals would have
+    to be held, which needs thousands of separate intervals per row.
 
     >>> window = AttnSlices.from_rows([(0, 3, 0, 3, 1), (3, 6, 1, 6, 3)], seqlen_q=6, seqlen_k=6)
     >>> made = row_intervals(window)
