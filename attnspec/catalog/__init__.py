@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from attnspec import plugins
 from attnspec.catalog.findings import dotted, findings_of
-from attnspec.catalog.params import checked, param_fields
+from attnspec.catalog.params import ParamField, checked, param_fields
 from attnspec.errors import Problem, SpecError
 
 
@@ -33,10 +33,10 @@ def validate_params(kind: str, name: str, values: Mapping[str, Any], path: str =
     try:
         return checked(module, values)
     except ValidationError as error:
+        around = (path,) if path else ()
         raise SpecError(
-            Problem(message=finding.message, path=dotted((*([path] if path else []), *finding.loc)))
-            for finding in findings_of(error)
+            Problem(message=finding.message, path=dotted((*around, *finding.loc))) for finding in findings_of(error)
         ) from None
 
 
-__all__ = ["load", "names", "param_fields", "validate_params"]
+__all__ = ["ParamField", "load", "names", "param_fields", "validate_params"]

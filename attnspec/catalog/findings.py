@@ -1,15 +1,14 @@
 """Findings: what is wrong inside a piece of user input, by location, in the words of the house.
 
-Every pydantic model of attnspec derives from Section, which turns pydantic's errors into findings whose messages say
-what was given, what is allowed and the nearest name. A finding travels as a pydantic error of type `attnspec`, so that
-nested models, plug-in parameters and hand-written checks add up to one ValidationError.
+A finding travels as a pydantic error of type `attnspec`, so that nested models, plug-in parameters and hand-written
+checks add up to one ValidationError. Models derive from Section, which words pydantic's own errors the same way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, model_validator
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
@@ -17,7 +16,10 @@ from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 from attnspec.errors import InputError, nearest
 
 Loc = tuple[str | int, ...]
+P = ParamSpec("P")
 T = TypeVar("T")
+
+_SHOWN_CHARACTERS = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,15 +29,11 @@ class Finding:
     message: str
     loc: Loc = ()
 
-    def under(self, *loc: str | int) -> Finding:
-        """The same finding seen from further out."""
-        return Finding(message=self.message, loc=(*loc, *self.loc))
 
-
-def fail(findings: Iterable[Finding], title: str = "attnspec") -> NoReturn:
-    """Raise a pydantic ValidationError that holds these findings."""
-    raise ValidationError.from_exception_data(
-        title,
+def error_of(*findings: Finding) -> ValidationError:
+    """The pydantic error that carries these findings, to be raised."""
+    return ValidationError.from_exception_data(
+        "attnspec",
         [
             InitErrorDetails(
                 type=PydanticCustomError("attnspec", "{message}", {"message": finding.message}),
@@ -47,36 +45,39 @@ def fail(findings: Iterable[Finding], title: str = "attnspec") -> NoReturn:
     )
 
 
-def findings_of(error: ValidationError, allowed: Iterable[str] = ()) -> list[Finding]:
-    """The findings in a ValidationError; `allowed` are the keys of the model that raised it."""
-    keys = tuple(allowed)
+def findings_of(error: ValidationError, about: Mapping[str, str] | None = None) -> list[Finding]:
+    """The findings in a ValidationError; `about` holds the keys of the model that raised it and what each means."""
+    keys = about or {}
     return [Finding(message=_message(one, keys), loc=one["loc"]) for one in error.errors(include_url=False)]
 
 
-def collect(findings: list[Finding], loc: Loc, check: Callable[[], T]) -> T | None:
-    """The result of `check`, or None after adding what it found wrong to `findings`, seen from `loc`."""
+def collect(findings: list[Finding], loc: Loc, check: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+    """The result of a check, or None after adding what it found wrong to `findings`, seen from `loc`."""
     try:
-        return check()
+        return check(*args, **kwargs)
     except ValidationError as error:
-        findings.extend(one.under(*loc) for one in findings_of(error))
+        findings.extend(Finding(message=one.message, loc=(*loc, *one.loc)) for one in findings_of(error))
     except InputError as error:
         findings.append(Finding(message=str(error), loc=loc))
     return None
 
 
 def shown(value: Any) -> str:
-    """A value as a message shows it: scalars as written in a spec, lists and mappings by their kind.
+    """A value as a message shows it: scalars much as a spec writes them, lists and mappings by their kind.
 
     >>> shown(True), shown(None), shown("8"), shown(8), shown([8])
     ('true', 'null', "'8'", '8', 'a list')
     """
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
     if isinstance(value, Mapping):
         return "a mapping"
     if isinstance(value, list | tuple):
         return "a list"
-    return repr(value)
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
 
 
 def dotted(loc: Iterable[str | int]) -> str:
@@ -93,55 +94,82 @@ def dotted(loc: Iterable[str | int]) -> str:
 
 def unknown_key(key: Any, allowed: Iterable[str]) -> str:
     """The message for a key that nothing reads."""
-    names = sorted(allowed)
-    hint = nearest(key, names) if isinstance(key, str) else ""
-    return f"unknown key {shown(key)}{hint}; allowed: {', '.join(names) if names else 'none'}"
+    names = tuple(allowed)
+    return f"unknown key {shown(key)}{nearest(str(key), names)}; allowed: {', '.join(names) or 'none'}"
+
+
+def not_among(value: Any, allowed: Iterable[Any]) -> str:
+    """The message for a value outside a list of names."""
+    names = tuple(map(str, allowed))
+    hint = nearest(value, names) if isinstance(value, str) else ""
+    return f"got {shown(value)}{hint}; allowed: {', '.join(names) or 'none'}"
+
+
+def fail(findings: Iterable[Finding]) -> NoReturn:
+    """Raise the pydantic error that carries these findings."""
+    raise error_of(*findings)
 
 
 class Section(BaseModel):
-    """Base of every model that user text enters through: frozen, strict, no unknown keys, no NaN."""
+    """Base of every model that user text enters through: frozen, strict, no unknown keys, no NaN; its errors
+    say what was given, what is allowed and the nearest name.
+    """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+        protected_namespaces=(),
+    )
+
+    @classmethod
+    def about(cls) -> dict[str, str]:
+        """The keys that a mapping may have, and what each means."""
+        return {field.alias or name: field.description or "" for name, field in cls.model_fields.items()}
 
     @model_validator(mode="wrap")
     @classmethod
     def _worded(cls, value: Any, handler: ModelWrapValidatorHandler[Any]) -> Any:
         if not isinstance(value, cls | Mapping):
-            fields = ", ".join(cls.model_fields)
-            fail([Finding(message=f"got {shown(value)}; allowed: a mapping with {fields}")], cls.__name__)
+            raise error_of(Finding(message=f"got {shown(value)}; allowed: a mapping with {', '.join(cls.about())}"))
         try:
             return handler(value)
         except ValidationError as error:
-            fail(findings_of(error, cls.model_fields), cls.__name__)
+            raise error_of(*findings_of(error, cls.about())) from None
 
 
 _KINDS = {
     "int": "an integer",
     "float": "a number",
+    "finite": "a finite number",
     "string": "text",
     "bool": "true or false",
     "tuple": "a list",
     "list": "a list",
     "dict": "a mapping",
-    "finite": "a finite number",
 }
+_BOUNDS = {"ge": "at least", "gt": "over", "le": "at most", "lt": "under"}
 
 
-def _message(error: ErrorDetails, allowed: tuple[str, ...]) -> str:
+def _message(error: ErrorDetails, about: Mapping[str, str]) -> str:
     kind, context, got = error["type"], error.get("ctx", {}), error["input"]
     if kind == "attnspec":
         return str(context["message"])
     if kind == "missing":
-        return "is missing"
+        meaning = about.get(str(error["loc"][-1]), "").rstrip(".")
+        return f"is missing ({meaning})" if meaning else "is missing"
     if kind == "extra_forbidden":
-        return unknown_key(error["loc"][-1], allowed)
-    bounds = {"ge": "at least", "gt": "over", "le": "at most", "lt": "under"}
-    for bound, words in bounds.items():
-        if bound in context:
-            return f"got {shown(got)}; allowed: {words} {context[bound]}"
+        return unknown_key(error["loc"][-1], about)
     if kind == "value_error":
         return str(context["error"])
+    if kind == "literal_error":
+        return f"got {shown(got)}; allowed: {context['expected']}"
+    if kind == "string_type" and isinstance(got, int | float):
+        return f'got {shown(got)}; allowed: text; write it in quotes: "{shown(got)}"'
+    for bound, words in _BOUNDS.items():
+        if bound in context:
+            return f"got {shown(got)}; allowed: {words} {context[bound]}"
     wanted = _KINDS.get(kind.partition("_")[0])
-    if wanted is not None and got is not None and not isinstance(got, str) and isinstance(got, list | tuple):
-        return f"got a list; allowed: {wanted}"
     return f"got {shown(got)}; allowed: {wanted}" if wanted else f"got {shown(got)}: {error['msg']}"

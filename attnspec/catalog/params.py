@@ -10,18 +10,70 @@ from functools import cache
 from types import ModuleType
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, create_model
+from pydantic import BeforeValidator, Field, PydanticUserError, create_model
 
-from attnspec.catalog.findings import Finding, Section, fail, shown
-from attnspec.errors import nearest
+from attnspec.catalog.findings import Finding, Section, error_of, not_among, shown
+from attnspec.errors import InputError
 from attnspec.params import ParamInfo, info
 from attnspec.units import parse_count
 
 
-def param_fields(module: ModuleType) -> dict[str, dataclasses.Field[Any]]:
-    """The parameters that a plug-in declares, by name; none when it has no `Params`."""
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ParamField:
+    """One parameter of a plug-in: its type with and without null, what it allows, and its default."""
+
+    name: str
+    hint: Any
+    about: ParamInfo
+    required: bool
+    default: Any = None
+
+    @property
+    def bare(self) -> Any:
+        """The type without null."""
+        if typing.get_origin(self.hint) not in (types.UnionType, typing.Union):
+            return self.hint
+        rest = tuple(one for one in typing.get_args(self.hint) if one is not type(None))
+        return rest[0] if len(rest) == 1 else typing.Union[rest]  # noqa: UP007 (the members are known at run time only)
+
+    @property
+    def takes_null(self) -> bool:
+        """Whether null is a value."""
+        return type(None) in typing.get_args(self.hint)
+
+    @property
+    def choices(self) -> tuple[Any, ...] | None:
+        """Every allowed value, where they are listed."""
+        if self.about.choices is not None:
+            return self.about.choices
+        return typing.get_args(self.bare) if typing.get_origin(self.bare) is Literal else None
+
+
+@cache
+def param_fields(module: ModuleType) -> Mapping[str, ParamField]:
+    """The parameters that a plug-in declares, by name; none when it has no `Params`.
+
+    Raises InputError when the types in its `Params` cannot be read.
+    """
     held = getattr(module, "Params", None)
-    return {} if held is None else {field.name: field for field in dataclasses.fields(held)}
+    if held is None:
+        return {}
+    try:
+        hints = typing.get_type_hints(held)
+        fields = dataclasses.fields(held)
+    except (NameError, TypeError) as error:
+        raise InputError(f"plug-in {module.__name__}: Params is not a dataclass with readable types: {error}") from None
+    return {field.name: _param_field(field, hints[field.name]) for field in fields}
+
+
+def _param_field(field: dataclasses.Field[Any], hint: Any) -> ParamField:
+    about = info(field)
+    if field.default_factory is not dataclasses.MISSING:
+        return ParamField(name=field.name, hint=hint, about=about, required=False, default=field.default_factory())
+    required = field.default is dataclasses.MISSING
+    return ParamField(
+        name=field.name, hint=hint, about=about, required=required, default=None if required else field.default
+    )
 
 
 def checked(module: ModuleType, values: Mapping[str, Any], *, partial: bool = False) -> dict[str, Any]:
@@ -29,73 +81,65 @@ def checked(module: ModuleType, values: Mapping[str, Any], *, partial: bool = Fa
 
     Raises pydantic's ValidationError with one finding per fault.
     """
-    model = _model(module, partial)
-    return model.model_validate(dict(values)).model_dump(mode="json", exclude_unset=partial)
+    return (
+        _model(module, partial)
+        .model_validate(dict(values))
+        .model_dump(mode="json", by_alias=True, exclude_unset=partial)
+    )
 
 
 @cache
 def _model(module: ModuleType, partial: bool) -> type[Section]:
-    fields = param_fields(module)
-    hints = typing.get_type_hints(module.Params) if fields else {}
-    definitions: dict[str, Any] = {}
-    for name, field in fields.items():
-        default = None if partial else ... if _required(field) else _default(field)
-        definitions[name] = (_annotation(hints[name], info(field)), default)
-    return create_model("Params", __base__=Section, **definitions)
+    # The alias keeps parameters such as `copy` or `schema` apart from pydantic's own attributes.
+    definitions: dict[str, Any] = {
+        f"param_{name}": (
+            _annotation(field),
+            Field(
+                alias=name,
+                description=field.about.doc,
+                **({} if field.required and not partial else {"default": field.default}),
+            ),
+        )
+        for name, field in param_fields(module).items()
+    }
+    try:
+        return create_model("Params", __base__=Section, **definitions)
+    except PydanticUserError as error:
+        raise InputError(f"plug-in {module.__name__}: Params cannot be validated: {error.message}") from None
 
 
-def _required(field: dataclasses.Field[Any]) -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-
-
-def _default(field: dataclasses.Field[Any]) -> Any:
-    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-
-
-def _annotation(hint: Any, about: ParamInfo) -> Any:
-    choices = about.choices or literal_choices(hint)
-    before = BeforeValidator(lambda value: _prepared(value, hint, choices, about.tokens))
-    bare = _without_none(hint)
-    held: Any = Any if literal_choices(hint) else Annotated[bare, Field(ge=about.ge, le=about.le)]
-    if bare is not hint and held is not Any:
+def _annotation(field: ParamField) -> Any:
+    held: Any = Any if field.choices is not None else _bounded(field.bare, field.about)
+    if field.takes_null and held is not Any:
         held = held | None
-    return Annotated[held, before]
+    return Annotated[held, BeforeValidator(lambda value: _prepared(value, field))]
 
 
-def literal_choices(hint: Any) -> tuple[Any, ...] | None:
-    """The values that a `Literal[...]`, perhaps with None, lists; None for any other type."""
-    bare = _without_none(hint)
-    return typing.get_args(bare) if typing.get_origin(bare) is Literal else None
+def _bounded(hint: Any, about: ParamInfo) -> Any:
+    """The type with its bounds; those of a list hold for its elements."""
+    if about.ge is None and about.le is None:
+        return hint
+    if typing.get_origin(hint) is tuple:
+        return tuple[tuple(one if one is ... else _bounded(one, about) for one in typing.get_args(hint))]  # type: ignore[misc]
+    return Annotated[hint, Field(ge=about.ge, le=about.le)]
 
 
-def _without_none(hint: Any) -> Any:
-    if typing.get_origin(hint) in (types.UnionType, typing.Union):
-        rest = tuple(one for one in typing.get_args(hint) if one is not type(None))
-        return rest[0] if len(rest) == 1 else typing.Union[rest]  # noqa: UP007 (built at run time)
-    return hint
-
-
-def optional(hint: Any) -> bool:
-    """Whether a type takes null."""
-    return type(None) in typing.get_args(hint)
-
-
-def _prepared(value: Any, hint: Any, choices: tuple[Any, ...] | None, tokens: bool) -> Any:
-    if value is None and optional(hint):
+def _prepared(value: Any, field: ParamField) -> Any:
+    if value is None and field.takes_null:
         return value
-    if isinstance(value, list | tuple):
-        if typing.get_origin(_without_none(hint)) is not tuple:
-            fail([Finding(message="got a list; allowed: one value. To measure several values, repeat the whole item")])
-        return tuple(_parsed(one, choices, tokens) for one in _tuples(value))
-    return _parsed(value, choices, tokens)
+    if not isinstance(value, list | tuple):
+        return _element(value, field)
+    if typing.get_origin(field.bare) is not tuple:
+        message = f"got {shown(value)}; allowed: one value. To measure several, repeat the item with each"
+        raise error_of(Finding(message=message))
+    return tuple(_element(one, field) for one in _tuples(value))
 
 
-def _parsed(value: Any, choices: tuple[Any, ...] | None, tokens: bool) -> Any:
-    if tokens and isinstance(value, str):
+def _element(value: Any, field: ParamField) -> Any:
+    if field.about.tokens and isinstance(value, str):
         value = parse_count(value)
-    if choices is not None and not any(type(value) is type(one) and value == one for one in choices):
-        hint = nearest(value, [one for one in choices if isinstance(one, str)]) if isinstance(value, str) else ""
-        fail([Finding(message=f"got {shown(value)}{hint}; allowed: {', '.join(map(str, choices))}")])
+    if field.choices is not None and not any(type(value) is type(one) and value == one for one in field.choices):
+        raise error_of(Finding(message=not_among(value, field.choices)))
     return value
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -12,34 +12,39 @@ from attnspec.catalog.findings import Finding, dotted, findings_of
 from attnspec.errors import Problem, SpecError
 from attnspec.spec.models import Spec
 from attnspec.spec.overrides import apply_override
-from attnspec.spec.yaml_text import Document, parse_yaml
+from attnspec.spec.yaml_text import Document, line_and_column, parse_yaml
 
 MAX_FILE_BYTES = 16 * 1024**2
-_OTHER_ENCODINGS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16", b"\x00\x00\xfe\xff": "UTF-32"}
-_LENGTH_SUFFIXES = (".csv", ".json", ".parquet", ".arrow", ".feather")
+_OTHER_ENCODINGS = {
+    b"\xff\xfe\x00\x00": "UTF-32",
+    b"\x00\x00\xfe\xff": "UTF-32",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+}
 
 
 def load_spec(path: str | Path, overrides: Sequence[str] = ()) -> Spec:
     """The spec in a YAML file, with overrides such as `shape.head_dim=64` applied.
 
-    A relative `data.lengths` path is made absolute from the file's folder. Raises SpecError with everything wrong.
+    A relative `data.lengths` path is made absolute from the spec file's folder. Raises SpecError with everything wrong,
+    each with file, line and path.
     """
     file = str(path)
-    text = _read(path, file)
-    document = parse_yaml(text, file)
+    document = parse_yaml(_read(path, file), file)
     if not document.complete:
         raise SpecError(document.problems)
     if document.value is None and not document.broken:
-        raise SpecError([*document.problems, Problem(message="the spec is empty; start with `attnspec: 1`", file=file)])
-    labels = [label for label in (apply_override(document, text) for text in overrides) if label is not None]
-    del labels
-    spec = None
+        raise SpecError([*document.problems, Problem(message="is empty; a spec starts with `attnspec: 1`", file=file)])
+    for override in overrides:
+        apply_override(document, override)
     try:
         spec = Spec.model_validate(document.value)
     except ValidationError as error:
-        found = [_problem(finding, document, file) for finding in findings_of(error) if not _hidden(finding, document)]
-        document.problems.extend(found)
-    if document.problems or spec is None:
+        spec = None
+        for finding in findings_of(error):
+            if not document.is_broken(finding.loc):
+                document.problems.append(_problem(finding, document, file))
+    if spec is None or document.problems:
         raise SpecError(sorted(document.problems, key=lambda one: (one.line or 0, one.column or 0)))
     return _with_lengths_beside(spec, Path(path))
 
@@ -52,46 +57,36 @@ def _read(path: str | Path, file: str) -> str:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise SpecError([Problem(message=f"cannot be read: {reason}", file=file)]) from None
     if len(raw) > MAX_FILE_BYTES:
-        raise SpecError([Problem(message=f"over {MAX_FILE_BYTES // 1024**2} MiB: not a spec", file=file)])
+        raise SpecError([Problem(message=f"is over {MAX_FILE_BYTES // 1024**2} MiB; that is no spec", file=file)])
     for mark, encoding in _OTHER_ENCODINGS.items():
         if raw.startswith(mark):
-            raise SpecError([Problem(message=f"is {encoding} text; save it as UTF-8", file=file, line=1, column=1)])
+            raise SpecError([Problem(message=f"is {encoding}; save it as UTF-8", file=file, line=1, column=1)])
+    raw = raw.removeprefix(codecs.BOM_UTF8)
     try:
-        return raw.decode("utf-8-sig")
+        return raw.decode()
     except UnicodeDecodeError as error:
-        before = raw[: error.start]
-        line, column = before.count(b"\n") + 1, len(before) - (before.rfind(b"\n") + 1) + 1
+        before = raw[: error.start].decode()
+        line, column = line_and_column(before, len(before))
         message = f"byte 0x{raw[error.start]:02x} is not UTF-8; save the file as UTF-8"
         raise SpecError([Problem(message=message, file=file, line=line, column=column)]) from None
 
 
-def _hidden(finding: Finding, document: Document) -> bool:
-    return any(finding.loc[: len(broken)] == broken for broken in document.broken)
-
-
 def _problem(finding: Finding, document: Document, file: str) -> Problem:
-    place = document.place(finding.loc)
-    exact = document.places.get(finding.loc)
+    place, exact = document.place(finding.loc), document.places.get(finding.loc)
     message = finding.message
-    if exact is not None and exact.text is not None and exact.text not in message:
+    if exact is not None and exact.text and message.startswith("got ") and exact.text not in message:
         message = f"{message} (written {exact.text})"
     return Problem(
         message=message,
-        file=file,
+        file=place.file if place else file,
         line=place.line if place else None,
         column=place.column if place else None,
         path=dotted(finding.loc),
     )
 
 
-def is_path(lengths: str) -> bool:
-    """Whether `data.lengths` is a path and not the name of a shipped distribution."""
-    return "/" in lengths or lengths.endswith(_LENGTH_SUFFIXES)
-
-
 def _with_lengths_beside(spec: Spec, file: Path) -> Spec:
-    if not is_path(spec.data.lengths):
+    if not spec.data.lengths_are_a_file:
         return spec
-    absolute = str((file.resolve().parent / spec.data.lengths).resolve())
-    changed: dict[str, Any] = {"data": spec.data.model_copy(update={"lengths": absolute})}
-    return spec.model_copy(update=changed)
+    lengths = str((file.resolve().parent / spec.data.lengths).resolve())
+    return spec.model_copy(update={"data": spec.data.model_copy(update={"lengths": lengths})})
