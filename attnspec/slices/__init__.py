@@ -5,6 +5,7 @@ from attnspec.slices.checks import check
 from attnspec.slices.clipping import clip, take
 from attnspec.slices.dense import dense
 from attnspec.slices.edges import Edges, edges
+from attnspec.slices.grid import grid_counts
 from attnspec.slices.intervals import RowIntervals, row_intervals
 from attnspec.slices.measure import area, column_counts, row_counts
 from attnspec.slices.merging import merge
@@ -24,6 +25,7 @@ __all__ = [
     "edges",
     "from_arrow",
     "from_ranges",
+    "grid_counts",
     "merge",
     "row_counts",
     "row_intervals",
