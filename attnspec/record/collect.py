@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from attnspec import stats
 from attnspec.record.entries import Outcome
 from attnspec.record.journal import Journal
-from attnspec.record.rounds import whole_rounds
+from attnspec.record.rounds import sound_samples, whole_rounds
 from attnspec.record.schema import Cell, Timing, column_names, to_table
 from attnspec.record.status import Status, check_outcome
 
@@ -41,7 +41,8 @@ def cells_from(planned: Iterable[Cell], journal: Journal) -> tuple[pa.Table, pa.
     """
     cases = {cell.case_id: cell for cell in planned}
     chosen = standing(journal.outcomes)
-    timings = whole_rounds(_of_keys(journal.timings, chosen), {key: cell.cp_size for key, cell in cases.items()})
+    sound = sound_samples(_of_keys(journal.timings, chosen), journal.outcomes)
+    timings = whole_rounds(sound, {case_id: cell.cp_size for case_id, cell in cases.items()})
     spans = _spans(timings)
     begun = set(journal.timings["case_id"].unique().to_pylist())
     cells = []
@@ -61,7 +62,8 @@ def standing(outcomes: Iterable[Outcome]) -> dict[str, Outcome]:
     """case_id -> the outcome that stands for the case.
 
     The newest outcome tells the present conditions, and under its result_key the newest ok outcome wins, else the
-    newest. An outcome `skipped` says nothing about a case, so it stands only alone.
+    newest. Where it has no result_key, because the worker never came to know one, the newest ok outcome wins under
+    whatever conditions. An outcome `skipped` says nothing about a case, so it stands only alone.
     """
     held: dict[str, list[Outcome]] = {}
     for outcome in sorted(outcomes, key=lambda one: one.ended_ns):
@@ -73,7 +75,7 @@ def _standing(history: list[Outcome]) -> Outcome:
     """Of one case's outcomes, oldest first."""
     said = [one for one in history if one.status != Status.SKIPPED] or history
     newest = said[-1]
-    alike = [one for one in said if one.result_key == newest.result_key and one.status == Status.OK]
+    alike = [one for one in said if newest.result_key in (None, one.result_key) and one.status == Status.OK]
     return alike[-1] if alike else newest
 
 

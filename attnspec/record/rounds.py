@@ -12,7 +12,24 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from attnspec.record.entries import Outcome
+from attnspec.record.status import Status
+
 IntArray = NDArray[np.int64]
+
+
+def sound_samples(timings: pa.Table, outcomes: Iterable[Outcome]) -> pa.Table:
+    """Samples that no later outcome made void: `wrong` and `error` do, for their case, result_key and attempts so far."""
+    void: dict[tuple[str, str | None], int] = {}
+    for one in outcomes:
+        if one.status in (Status.WRONG, Status.ERROR):
+            key = (one.case_id, one.result_key)
+            void[key] = max(one.attempt, void.get(key, 0))
+    if not void:
+        return timings
+    columns = (timings[name].to_pylist() for name in ("case_id", "result_key", "attempt"))
+    kept = (attempt > void.get((case_id, key), 0) for case_id, key, attempt in zip(*columns, strict=True))
+    return timings.filter(pa.array(kept, type=pa.bool_()))
 
 
 def whole_rounds(timings: pa.Table, num_ranks: Mapping[str, int]) -> pa.Table:

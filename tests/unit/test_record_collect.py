@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -198,6 +199,19 @@ def test_newer_conditions_replace_older_ones() -> None:
     cells, timings = cells_from([planned()], journal(held, timed))
     assert (only_row(cells)["status"], only_row(cells)["result_key"]) == ("wrong", "new")
     assert timings["elapsed_ns"].to_pylist() == [3_000_000]
+
+
+def test_a_death_under_unknown_conditions_does_not_hide_an_ok_record() -> None:
+    held = [outcome(key="old", ended_ns=1), outcome(key=None, status="crashed", reason_code="exit", ended_ns=2)]
+    assert only_row(cells_from([planned()], journal(held, samples([1.0], key="old")))[0])["status"] == "ok"
+
+
+def test_samples_before_an_error_are_void() -> None:
+    """A case that failed is measured anew from its first round; the bad samples stay in the journal only."""
+    held = [outcome(status="error", reason_code="invalid_time"), replace(outcome(ended_ns=2), attempt=2)]
+    timed = [*samples([0.0, 9.0], attempt=1), *samples([2.0], attempt=2)]
+    cells, timings = cells_from([planned()], journal(held, timed))
+    assert (only_row(cells)["status"], only_row(cells)["time_ms_median"], timings.num_rows) == ("ok", 2.0, 1)
 
 
 def test_samples_of_other_conditions_do_not_count() -> None:

@@ -1,0 +1,114 @@
+"""The lock of a run folder: one run at a time, released by the kernel when its holder dies, whatever killed it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from attnspec.errors import JournalError, LockedError
+
+NAME = ".lock"
+_PATIENCE_S = 0.3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """Who holds a lock. `started_ns`: Unix time."""
+
+    pid: int
+    host: str
+    started_ns: int
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
+
+class RunLock:
+    """Holds the lock of a run folder while entered. Raises LockedError when another process has it.
+
+    A lock is an flock, so a file left by a dead process locks nothing.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / NAME
+        self._handle: int | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise JournalError(
+                f"{self._path.parent}: the run folder is not writable ({error.strerror}); choose another with --out"
+            ) from error
+        until = time.monotonic() + _PATIENCE_S  # `status` holds the lock for an instant
+        while not _locked(handle, fcntl.LOCK_EX):
+            if time.monotonic() > until:
+                holder = _read(handle)
+                os.close(handle)
+                raise LockedError(
+                    f"{self._path.parent}: {holder or 'another process'} works in this run folder; "
+                    "wait for it, `attnspec cancel` it, or choose another folder with --out"
+                )
+            time.sleep(0.02)
+        self._handle = handle
+        holder = Holder(pid=os.getpid(), host=socket.gethostname(), started_ns=time.time_ns())
+        text = json.dumps({"pid": holder.pid, "host": holder.host, "started_ns": holder.started_ns})
+        os.ftruncate(handle, 0)
+        try:
+            os.pwrite(handle, text.encode(), 0)
+        except OSError:
+            os.ftruncate(handle, 0)  # a full disk: locked all the same, only without a name
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._handle is not None
+        os.ftruncate(self._handle, 0)
+        os.close(self._handle)
+        self._handle = None
+
+
+def is_held(folder: Path) -> bool:
+    """Whether a process works in this run folder now."""
+    try:
+        handle = os.open(folder / NAME, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return not _locked(handle, fcntl.LOCK_SH)
+    finally:
+        os.close(handle)
+
+
+def holder(folder: Path) -> Holder | None:
+    """The process that works in this run folder now; None when there is none or it left no name."""
+    if not is_held(folder):
+        return None
+    handle = os.open(folder / NAME, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return _read(handle)
+    finally:
+        os.close(handle)
+
+
+def _locked(handle: int, kind: int) -> bool:
+    try:
+        fcntl.flock(handle, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _read(handle: int) -> Holder | None:
+    try:
+        return Holder(**json.loads(os.pread(handle, 4096, 0)))
+    except (ValueError, TypeError, OSError):
+        return None
