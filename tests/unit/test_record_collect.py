@@ -194,10 +194,10 @@ def test_ok_wins_under_the_same_conditions() -> None:
 
 def test_newer_conditions_replace_older_ones() -> None:
     """An ok record of an old driver does not hide what happens under the new one."""
-    held = [outcome(key="old", ended_ns=1), outcome(key="new", status="wrong", reason_code="dq", ended_ns=2)]
+    held = [outcome(key="old", ended_ns=1), outcome(key="new", status="timeout", reason_code="measure", ended_ns=2)]
     timed = [*samples([1.0], key="old"), *samples([3.0], key="new")]
     cells, timings = cells_from([planned()], journal(held, timed))
-    assert (only_row(cells)["status"], only_row(cells)["result_key"]) == ("wrong", "new")
+    assert (only_row(cells)["status"], only_row(cells)["result_key"]) == ("timeout", "new")
     assert timings["elapsed_ns"].to_pylist() == [3_000_000]
 
 
