@@ -15,6 +15,11 @@ Tally = tuple[NDArray[np.int64], NDArray[np.int64]]
 """Distinct lengths, ascending, and how many documents or pieces have each (over 0)."""
 
 
+def draw_pieces(lengths: Lengths, *, max_length: int, seed: int) -> Tally:
+    """The pieces that one seed's packs are made of: every document drawn, those over `max_length` tokens split."""
+    return split_documents(draw_documents(lengths, Coins(seed, "documents")), max_length)
+
+
 def draw_documents(lengths: Lengths, coins: Coins) -> Tally:
     """Give every document of the population a length, uniform over its bin: exactly, by fair coins.
 

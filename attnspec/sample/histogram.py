@@ -1,4 +1,4 @@
-"""How documents and their tokens spread over lengths: expected from a population, and found in packs. Pure."""
+"""How documents and their tokens spread over lengths: in a population, in packs on average, in drawn packs. Pure."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from attnspec.sample.documents import Tally
 from attnspec.sample.lengths import Lengths
 
 Floats = NDArray[np.float64]
@@ -46,58 +47,70 @@ def octaves(longest: int) -> NDArray[np.int64]:
     return np.array([1, *(2**power + 1 for power in range((longest - 1).bit_length() + 1))], dtype=np.int64)
 
 
-def expected(lengths: Lengths, edges: NDArray[np.int64], max_length: int | None = None) -> Histogram:
-    """What a population holds on average, its documents split at `max_length` tokens if that is given.
+def in_population(lengths: Lengths, edges: NDArray[np.int64]) -> Histogram:
+    """What a population holds on average over its random lengths; nothing is drawn.
 
     >>> from attnspec.sample.lengths import from_tally
-    >>> lengths = from_tally("tens", np.array([10]), np.array([3]))
-    >>> expected(lengths, octaves(16), max_length=4).documents.tolist()
-    [0.0, 3.0, 6.0, 0.0, 0.0]
+    >>> in_population(from_tally("tens", np.array([10]), np.array([3])), octaves(16)).tokens.tolist()
+    [0.0, 0.0, 0.0, 0.0, 30.0]
     """
-    piece = float(lengths.hi.max() if max_length is None else max_length)
     weight = lengths.counts / (lengths.hi - lengths.lo)
-    documents, tokens = [], []
-    for low, high in zip(edges[:-1].astype(float), edges[1:].astype(float), strict=True):
-        rests = [_rests(bound.astype(float), piece, low, min(high, piece)) for bound in (lengths.lo, lengths.hi)]
-        num_documents = float(np.dot(weight, rests[1][0] - rests[0][0]))
-        num_tokens = float(np.dot(weight, rests[1][1] - rests[0][1]))
-        if low <= piece < high:
-            wholes = [_wholes(bound.astype(float), piece) for bound in (lengths.lo, lengths.hi)]
-            num_wholes = float(np.dot(weight, wholes[1] - wholes[0]))
-            num_documents += num_wholes
-            num_tokens += num_wholes * piece
-        documents.append(num_documents)
-        tokens.append(num_tokens)
-    return Histogram(edges=edges, documents=np.array(documents), tokens=np.array(tokens))
+    return _collect(edges, weight, lengths.lo.astype(np.float64), lengths.hi.astype(np.float64))
+
+
+def in_packs(pieces: Tally, seqlen: int, edges: NDArray[np.int64]) -> Histogram:
+    """What packs of a row of these pieces hold on average, their ends included.
+
+    A cut every `seqlen` tokens goes through a piece of l tokens with probability (l - 1) / seqlen, at each of its
+    l - 1 places alike, and leaves two parts. (Exact but for the row's first and last pack.)
+
+    >>> in_packs((np.array([3]), np.array([4])), 12, octaves(4)).documents.round(3).tolist()
+    [0.667, 0.667, 3.333]
+    """
+    values, counts = pieces[0].astype(np.float64), pieces[1].astype(np.float64)
+    whole = _collect(edges, counts * (1 - (values - 1) / seqlen), values, values + 1)
+    parts = _collect(edges, 2 * counts / seqlen, np.ones_like(values), values)
+    return Histogram(edges=edges, documents=whole.documents + parts.documents, tokens=whole.tokens + parts.tokens)
 
 
 def found(packs: Sequence[NDArray[np.int64]], edges: NDArray[np.int64]) -> Histogram:
-    """What packs hold: whole documents, pieces, and the parts on both sides of a pack's ends."""
-    rows = np.concatenate(packs)
-    where = np.searchsorted(edges, rows, side="right") - 1
+    """What drawn packs hold: whole documents, pieces, and the parts on both sides of a pack's ends."""
+    documents, tokens = (grid.sum(axis=0) for grid in _by_pack(packs, edges))
+    return Histogram(edges=edges, documents=documents, tokens=tokens)
+
+
+def standard_errors(packs: Sequence[NDArray[np.int64]], edges: NDArray[np.int64]) -> tuple[Floats, Floats]:
+    """Standard errors (n,), (n,) of the shares in `found`, from the spread between packs; at least two packs.
+
+    The share of documents is a ratio of two sums over packs, so its error is that of a ratio (Cochran 1977, 2.11).
+    """
+    assert len(packs) > 1, len(packs)
+    errors = []
+    for grid in _by_pack(packs, edges):
+        totals = grid.sum(axis=1, keepdims=True)
+        residual = grid - grid.sum(axis=0) / totals.sum() * totals
+        errors.append(np.sqrt((residual**2).sum(axis=0) * len(packs) / (len(packs) - 1)) / totals.sum())
+    return errors[0], errors[1]
+
+
+def _by_pack(packs: Sequence[NDArray[np.int64]], edges: NDArray[np.int64]) -> tuple[Floats, Floats]:
+    """Documents and tokens by pack and bin, (packs, n) each."""
     num_bins = len(edges) - 1
-    return Histogram(
-        edges=edges,
-        documents=np.bincount(where, minlength=num_bins).astype(np.float64),
-        tokens=np.bincount(where, weights=rows, minlength=num_bins).astype(np.float64),
-    )
+    row = np.concatenate(packs)
+    pack = np.repeat(np.arange(len(packs)), [len(lengths) for lengths in packs])
+    place = pack * num_bins + np.searchsorted(edges, row, side="right") - 1
+    size = len(packs) * num_bins
+    documents = np.bincount(place, minlength=size).astype(np.float64)
+    tokens = np.bincount(place, weights=row, minlength=size).astype(np.float64)
+    return documents.reshape(-1, num_bins), tokens.reshape(-1, num_bins)
 
 
-def _rests(bound: Floats, piece: float, low: float, high: float) -> tuple[Floats, Floats]:
-    """Over the lengths below each bound: how many leave a rest in [low, high), and the sum of those rests."""
-    if high <= low:
-        return np.zeros_like(bound), np.zeros_like(bound)
-    rounds, rest = np.divmod(bound, piece)
-    last = np.clip(rest, low, high)
-    return rounds * (high - low) + last - low, rounds * _sum(low, high) + _sum(low, last)
-
-
-def _wholes(bound: Floats, piece: float) -> Floats:
-    """Over the lengths below each bound: how many whole pieces they give together."""
-    rounds, rest = np.divmod(bound, piece)
-    return np.asarray(rounds * (rounds - 1) / 2 * piece + rounds * rest)
-
-
-def _sum(low: float, high: float | Floats) -> float | Floats:
-    """low + (low + 1) + ... + (high - 1)."""
-    return (high * (high - 1) - low * (low - 1)) / 2
+def _collect(edges: NDArray[np.int64], weight: Floats, lo: Floats, hi: Floats) -> Histogram:
+    """`weight[i]` documents of every length in [lo[i], hi[i]), by bin."""
+    documents, tokens = [], []
+    for low, high in zip(edges[:-1].astype(np.float64), edges[1:].astype(np.float64), strict=True):
+        start, end = np.clip(lo, low, high), np.clip(hi, low, high)
+        count = weight * (end - start)
+        documents.append(float(count.sum()))
+        tokens.append(float(np.dot(count, (start + end - 1) / 2)))
+    return Histogram(edges=edges, documents=np.array(documents), tokens=np.array(tokens))

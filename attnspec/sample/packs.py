@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from attnspec.errors import InputError
 from attnspec.sample.coins import Coins
-from attnspec.sample.documents import Tally, draw_documents, split_documents
+from attnspec.sample.documents import Tally, draw_pieces
 from attnspec.sample.lengths import MAX_DOCUMENTS, Lengths
 
 LEAF_PIECES = 4096  # nodes up to this size are shuffled outright; other values give other packs
@@ -53,7 +53,7 @@ def draw_packs(
             f"{lengths.name}: up to {num_pieces} pieces of at most {max_length} tokens; allowed: up to 2**34; "
             "scale the counts down, or give shares"
         )
-    pieces = split_documents(draw_documents(lengths, Coins(seed, "documents")), max_length)
+    pieces = draw_pieces(lengths, max_length=max_length, seed=seed)
     num_tokens = int(np.dot(*pieces))
     if num_tokens // seqlen < num_packs:
         raise InputError(
