@@ -13,14 +13,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError
 
-from attnspec.catalog.findings import Finding, Section, dotted, fail, findings_of, shown
+from attnspec.catalog.findings import Finding, Section, dotted, error_of, findings_of, not_among, shown
 from attnspec.errors import InputError, Problem, SpecError, nearest
 from attnspec.resources import shipped
-from attnspec.spec.items import parse_env
+from attnspec.spec.environment import parse_env
 from attnspec.spec.yaml_text import parse_yaml
 from attnspec.support import Device
 
 _SUFFIX = ".yaml"
+_TYPES = ("auto", "cpu", "cuda")
 _CAPABILITY = re.compile(r"(?P<major>[0-9]+)\.(?P<minor>[0-9])")
 
 
@@ -29,7 +30,7 @@ def _capability(value: Any) -> tuple[int, int] | None:
         return None
     match = _CAPABILITY.fullmatch(value) if isinstance(value, str) else None
     if match is None:
-        fail([Finding(message=f'got {shown(value)}; allowed: text such as "9.0"')])
+        raise error_of(Finding(message=f'got {shown(value)}; allowed: text such as "9.0"'))
     return int(match["major"]), int(match["minor"])
 
 
@@ -38,14 +39,20 @@ def _pattern(value: Any) -> Any:
         try:
             re.compile(value)
         except re.error as error:
-            fail([Finding(message=f"got {shown(value)}, no regular expression: {error}")])
+            raise error_of(Finding(message=f"got {shown(value)}, no regular expression: {error}")) from None
+    return value
+
+
+def _type(value: Any) -> Any:
+    if value not in _TYPES:
+        raise error_of(Finding(message=not_among(value, _TYPES)))
     return value
 
 
 class ExpectedDevice(Section):
     """The device that a runner's ranks run on. `auto`: CUDA where there is one, else the CPU."""
 
-    type: Literal["auto", "cpu", "cuda"] = "auto"
+    type: Annotated[Literal["auto", "cpu", "cuda"], BeforeValidator(_type)] = "auto"
     model: Annotated[str | None, BeforeValidator(_pattern)] = None
     """Regular expression for whole words of the driver's name of the device, such as `H100`; case does not matter."""
     capability: Annotated[tuple[int, int] | None, BeforeValidator(_capability)] = None
