@@ -1,0 +1,56 @@
+"""What a check of values found: the worst ratio of error to its unit, the bound, and words for people. NaN fails."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """The worst place of one check. `index`: where in the checked tensor. reason_code: one of REASON_CODES[wrong]."""
+
+    error: float
+    bound: float
+    reason_code: str = ""
+    reason: str = ""
+    index: tuple[int, ...] = ()
+
+    @classmethod
+    def worst_of(cls, ratio: Tensor, *, bound: float) -> Finding:
+        """The largest ratio of a tensor, a NaN before everything."""
+        if ratio.numel() == 0:
+            return cls(error=0.0, bound=bound, index=(0,) * ratio.ndim)
+        flat = ratio.argmax()  # of NaN and numbers it gives the NaN
+        index = tuple(int(one) for one in torch.unravel_index(flat, ratio.shape))
+        return cls(error=float(ratio[index]), bound=bound, index=index)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the error is not within the bound. Written so that NaN fails."""
+        return not (self.error <= self.bound)
+
+    def exceeds(self, other: Finding) -> bool:
+        """Whether this error is larger beside its bound; NaN exceeds every number."""
+        return not (self.error / self.bound <= other.error / other.bound) and not math.isnan(other.error)
+
+    def or_worse(self, other: Finding) -> Finding:
+        """The worse of two."""
+        return other if other.exceeds(self) else self
+
+    def with_reason(self, code: str, text: str) -> Finding:
+        """The same with its words."""
+        return dataclasses.replace(self, reason_code=code, reason=text)
+
+
+def where(row: int, head: int) -> str:
+    """A place for people.
+
+    >>> where(12, 3)
+    'row 12, head 3'
+    """
+    return f"row {int(row)}, head {int(head)}"

@@ -1,0 +1,116 @@
+"""What timed gradients must satisfy for any mask, checked on all rows and keys without an oracle.
+
+In each part of a mask that shares no rows and keys with others (a document, mostly), and for each key/value head: the
+rows of P sum to 1, so dV sums to the sum of dO over rows that have keys; the rows of dS sum to 0, so dK sums to 0. The
+unit of error is what rounding each dK and dV to the dtype does to such a sum, and what rounding the lse and delta of a
+row to float32 does to its whole row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnspec.execute.findings import Finding
+from attnspec.execute.rows import components
+from attnspec.execute.tensors import Tensors
+from attnspec.shape import Shape
+from attnspec.slices import AttnSlices, row_counts
+from attnspec.slices.edges import IntArray
+
+Reduce = Callable[[Tensor], Tensor]
+BOUND = 12.0
+FLOAT32_EPS = 2.0**-23
+
+
+class Identities:
+    """The identities of one mask.
+
+    q_rows, k_rows: positions of the rows and keys that this rank holds (None: all, in order); `reduce` then adds up the
+    ranks' partial sums.
+    """
+
+    def __init__(
+        self,
+        shape: Shape,
+        slices: AttnSlices,
+        device: torch.device,
+        *,
+        q_rows: IntArray | None = None,
+        k_rows: IntArray | None = None,
+        reduce: Reduce = lambda partial: partial,
+    ) -> None:
+        of_q, of_k, num_parts = components(slices)
+        counts = row_counts(slices)
+        if q_rows is not None:
+            of_q, counts = of_q[q_rows], counts[q_rows]
+        self.shape = shape
+        self.queries = _Sums(of_q, num_parts, device, reduce)
+        self.keys = _Sums(of_k if k_rows is None else of_k[k_rows], num_parts, device, reduce)
+        log_counts = 1 + np.log(np.maximum(counts, 1))
+        self.lse_noise_T = torch.from_numpy((2 * FLOAT32_EPS * log_counts) ** 2).to(device)
+
+    def check(self, tensors: Tensors, dk_BSGD: Tensor, dv_BSGD: Tensor) -> Finding:
+        """The worst part and head, of dV and dK."""
+        assert tensors.dout_BTND is not None
+        shape, worst = self.shape, Finding(error=0.0, bound=BOUND)
+        for batch in range(shape.batch):
+            for head in range(shape.num_heads_kv):
+                heads = slice(head * shape.group_size, (head + 1) * shape.group_size)
+                dout_TMD, q_TMD = tensors.dout_BTND[batch, :, heads], tensors.q_BTND[batch, :, heads]
+                dout_square_T, q_square_T = _square(dout_TMD), _square(q_TMD) / shape.group_size
+                wanted_CD = self.queries(dout_TMD.sum(dim=1, dtype=torch.float64))
+                dv = self._compare(dv_BSGD[batch, :, head], wanted_CD, dout_square_T * self.lse_noise_T)
+                delta_noise_T = dout_square_T * q_square_T * (8 * FLOAT32_EPS) ** 2
+                dk = self._compare(dk_BSGD[batch, :, head], None, delta_noise_T)
+                for name, demand, found in (("dV", "the sum of dO", dv), ("dK", "0", dk)):
+                    if found.exceeds(worst):
+                        rows, keys = self.queries.place(found.index[0]), self.keys.place(found.index[0])
+                        worst = found.with_reason(
+                            "gradient_identity",
+                            f"{name} of key/value head {head}, summed over {keys} (for {rows}), differs from {demand} "
+                            f"by {found.error:.3g} times rounding (bound {BOUND:g})",
+                        )
+        return worst
+
+    def _compare(self, grad_SD: Tensor, wanted_CD: Tensor | None, row_noise_T: Tensor) -> Finding:
+        wide_SD = grad_SD.to(torch.float64)
+        sum_CD = self.keys(wide_SD)
+        error_CD = sum_CD if wanted_CD is None else sum_CD - wanted_CD
+        rounding = torch.finfo(grad_SD.dtype).eps / 4
+        square_C = self.keys(wide_SD.square_().sum(dim=-1, keepdim=True))[:, 0] * rounding**2
+        square_C += self.queries(row_noise_T.to(torch.float64)[:, None])[:, 0]
+        unit_C = (square_C / self.shape.head_dim).sqrt().clamp_min(1e-30)
+        return Finding.worst_of(error_CD.square().mean(dim=-1).sqrt() / unit_C, bound=BOUND)
+
+
+class _Sums:
+    """Sums of rows per part of the mask, by prefix sums over rows in the order of their parts."""
+
+    def __init__(self, part_of: IntArray, num_parts: int, device: torch.device, reduce: Reduce) -> None:
+        self.reduce = reduce
+        order = np.argsort(part_of, kind="stable")
+        self.bounds = np.searchsorted(part_of[order], np.arange(num_parts + 1))
+        self.order = order
+        self.whole = bool(np.all(np.diff(order) > 0))
+        self.order_R = torch.from_numpy(order).to(device)
+        self.bounds_C = torch.from_numpy(self.bounds).to(device)
+
+    def __call__(self, value_RD: Tensor) -> Tensor:
+        """float64 sums (parts, D)."""
+        held_RD = value_RD if self.whole else value_RD[self.order_R]
+        prefix_RD = torch.zeros((len(held_RD) + 1, held_RD.shape[1]), dtype=torch.float64, device=held_RD.device)
+        torch.cumsum(held_RD, dim=0, out=prefix_RD[1:])
+        return self.reduce(prefix_RD[self.bounds_C[1:]] - prefix_RD[self.bounds_C[:-1]])
+
+    def place(self, part: int) -> str:
+        """A part for people: how many positions this rank holds of it, from which on."""
+        start, end = self.bounds[part : part + 2].tolist()
+        return f"{end - start} positions from {int(self.order[start])} on" if start < end else "0 positions"
+
+
+def _square(value_TMD: Tensor) -> Tensor:
+    return value_TMD.to(torch.float32).square().sum(dim=(-1, -2))

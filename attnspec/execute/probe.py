@@ -1,0 +1,122 @@
+"""The mask probe: one forward whose exact output is known for every row, without S x S.
+
+With q = 0 all scores are 0, so a row's output is the mean of V over its allowed keys and its lse the logarithm of their
+number. V holds codes of +-1: some dimensions spell the key's position in binary, the rest are random, so that one key
+too many or too few shows in some dimension. Expected values are differences of prefix sums over a row's key intervals.
+Blind to scale and accumulation; the oracle's rows are for those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attnspec.execute.findings import Finding, where
+from attnspec.shape import Shape
+from attnspec.slices import RowIntervals
+from attnspec.slices.edges import IntArray
+
+POSITION_BITS = 16
+RELATIVE, PER_KEY = 2.0**-7, 0.1
+"""|out - expected| <= RELATIVE |expected| + PER_KEY / n for a row of n keys: rounding, against one key of n."""
+LSE_ABSOLUTE, LSE_RELATIVE = 4e-6, 6 * 2.0**-23
+CHUNK_VALUES = {"cpu": 2**21, "cuda": 2**26}
+
+
+@dataclass(slots=True, kw_only=True)
+class Codes:
+    """The probe of one workload: V's codes (S keys, G heads, D), int8, and each row's key intervals on the device."""
+
+    codes_SGD: Tensor
+    lo_IT: Tensor
+    hi_IT: Tensor
+    counts_T: Tensor
+    rows: IntArray
+
+
+def make_codes(shape: Shape, seqlen_k: int, intervals: RowIntervals, *, seed: int, device: torch.device) -> Codes:
+    """Codes for all keys, and what the query rows in `intervals` see of them."""
+    generator = torch.Generator(device=device).manual_seed(seed % 2**63)
+    size = (seqlen_k, shape.num_heads_kv, shape.head_dim)
+    codes_SGD = 2 * torch.randint(2, size, generator=generator, dtype=torch.int8, device=device) - 1
+    bits = min(POSITION_BITS, shape.head_dim // 2)
+    position_S1 = torch.arange(seqlen_k, device=device)[:, None]
+    spelt = 1 - 2 * (position_S1 >> torch.arange(bits, device=device) & 1)
+    codes_SGD[:, :, :bits] = spelt[:, None].to(torch.int8)
+    return Codes(
+        codes_SGD=codes_SGD,
+        lo_IT=torch.from_numpy(intervals.lo).to(device),
+        hi_IT=torch.from_numpy(intervals.hi).to(device),
+        counts_T=torch.from_numpy(intervals.counts).to(device),
+        rows=intervals.rows,
+    )
+
+
+def check_probe(codes: Codes, out_BTND: Tensor, lse_BNT: Tensor | None) -> Finding:
+    """Compare a probe's results with what the mask demands; rows without keys must be exactly 0 (lse -inf)."""
+    worst = Finding(error=0.0, bound=1.0)
+    for head_kv, rows, expected_PD, tolerance_PD in _expected(codes):
+        group = out_BTND.shape[2] // codes.codes_SGD.shape[1]
+        heads = slice(head_kv * group, (head_kv + 1) * group)
+        error_BPMD = (out_BTND[:, rows, heads].to(torch.float32) - expected_PD[:, None]).abs()
+        ratio_BPMD = torch.where(error_BPMD == 0, 0.0, error_BPMD / tolerance_PD[:, None])
+        found = Finding.worst_of(ratio_BPMD, bound=1.0)
+        if found.exceeds(worst):
+            _, row, head, dim = found.index
+            row += rows.start
+            worst = found.with_reason(
+                "mask_probe",
+                f"mask probe: {where(codes.rows[row], heads.start + head)}, dimension {dim}: got "
+                f"{float(out_BTND[found.index[0], row, heads.start + head, dim]):.6g}, expected "
+                f"{float(expected_PD[row - rows.start, dim]):.6g} over {int(codes.counts_T[row])} keys; "
+                "the kernel sees other keys than the mask allows",
+            )
+    if worst.failed or lse_BNT is None:
+        return worst
+    return worst.or_worse(_check_lse(codes, lse_BNT))
+
+
+def _expected(codes: Codes) -> Iterator[tuple[int, slice, Tensor, Tensor]]:
+    """Per key/value head and chunk of rows: expected output (rows, D) in float32 and its tolerance."""
+    num_keys, num_heads, width = codes.codes_SGD.shape
+    num_rows = len(codes.counts_T)
+    chunk = max(1, CHUNK_VALUES[codes.codes_SGD.device.type] // width)
+    for head in range(num_heads):
+        prefix_SD = torch.zeros((num_keys + 1, width), dtype=torch.int32, device=codes.codes_SGD.device)
+        torch.cumsum(codes.codes_SGD[:, head], dim=0, dtype=torch.int32, out=prefix_SD[1:])
+        for start in range(0, num_rows, chunk):
+            rows = slice(start, min(start + chunk, num_rows))
+            total_PD = torch.zeros((rows.stop - start, width), dtype=torch.int32, device=prefix_SD.device)
+            for lo_T, hi_T in zip(codes.lo_IT, codes.hi_IT, strict=True):
+                total_PD += prefix_SD[hi_T[rows]] - prefix_SD[lo_T[rows]]
+            count_P1 = codes.counts_T[rows, None].to(torch.float32)
+            expected_PD = total_PD.to(torch.float32) / count_P1.clamp_min(1.0)
+            yield (
+                head,
+                rows,
+                expected_PD,
+                torch.where(count_P1 > 0, RELATIVE * expected_PD.abs() + PER_KEY / count_P1.clamp_min(1.0), 0.0),
+            )
+
+
+def _check_lse(codes: Codes, lse_BNT: Tensor) -> Finding:
+    expected_T = codes.counts_T.to(torch.float64).log()
+    error_BNT = (lse_BNT.to(torch.float64) - expected_T).abs()
+    error_BNT = torch.where(lse_BNT == expected_T, 0.0, error_BNT)  # -inf on rows without keys
+    tolerance_T = LSE_ABSOLUTE + LSE_RELATIVE * expected_T.abs().nan_to_num(posinf=0.0)
+    found = Finding.worst_of(error_BNT / tolerance_T, bound=1.0)
+    _, head, row = found.index
+    return found.with_reason(
+        "lse",
+        f"lse of the mask probe: {where(codes.rows[row], head)}: got {float(lse_BNT[found.index]):.8g}, expected "
+        f"log {int(codes.counts_T[row])} = {float(expected_T[row]):.8g}",
+    )
+
+
+def code_values(codes: Codes, like_BSGD: Tensor, rows: IntArray | None) -> Tensor:
+    """The probe's V in the dtype and shape of a rank's own v; rows: its positions, None for all."""
+    held = codes.codes_SGD if rows is None else codes.codes_SGD[torch.from_numpy(rows).to(like_BSGD.device)]
+    return held.to(like_BSGD.dtype).expand_as(like_BSGD).contiguous()
