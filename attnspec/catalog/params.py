@@ -10,12 +10,19 @@ from functools import cache
 from types import ModuleType
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PydanticUserError, create_model
+from pydantic import BeforeValidator, Field, PydanticUserError, WithJsonSchema, create_model
+from pydantic.json_schema import GenerateJsonSchema
 
 from attnspec.catalog.findings import Finding, Section, error_of, not_among, shown
 from attnspec.errors import InputError
 from attnspec.params import ParamInfo, info
 from attnspec.units import parse_count
+
+COUNT_SCHEMA = {
+    "anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?[KM]?$"}],
+    "description": "A token count: 8192, or 8K (times 1024), 1.5K, 1M (times 1048576).",
+}
+"""JSON Schema of what `units.parse_count` reads."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +95,20 @@ def checked(module: ModuleType, values: Mapping[str, Any], *, partial: bool = Fa
     )
 
 
+def params_schema(module: ModuleType) -> dict[str, Any]:
+    """JSON Schema of a plug-in's parameters: an object without `title`."""
+    schema = _model(module, False).model_json_schema(schema_generator=UntitledJsonSchema)
+    return {key: schema[key] for key in ("properties", "required", "$defs") if key in schema}
+
+
+class UntitledJsonSchema(GenerateJsonSchema):
+    """Pydantic's JSON Schema without the titles that it makes from names."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        """Never."""
+        return False
+
+
 @cache
 def _model(module: ModuleType, partial: bool) -> type[Section]:
     # The alias keeps parameters such as `copy` or `schema` apart from pydantic's own attributes.
@@ -109,10 +130,14 @@ def _model(module: ModuleType, partial: bool) -> type[Section]:
 
 
 def _annotation(field: ParamField) -> Any:
-    held: Any = Any if field.choices is not None else _bounded(field.bare, field.about)
-    if field.takes_null and held is not Any:
-        held = held | None
-    return Annotated[held, BeforeValidator(lambda value: _prepared(value, field))]
+    before = BeforeValidator(lambda value: _prepared(value, field))
+    if field.choices is not None:
+        null = (None,) if field.takes_null else ()
+        return Annotated[Any, before, WithJsonSchema({"enum": [*field.choices, *null]})]
+    held: Any = _bounded(field.bare, field.about)
+    if field.about.tokens and field.bare is int:
+        held = Annotated[held, WithJsonSchema(COUNT_SCHEMA)]
+    return Annotated[held | None if field.takes_null else held, before]
 
 
 def _bounded(hint: Any, about: ParamInfo) -> Any:

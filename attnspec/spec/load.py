@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from attnspec.catalog.findings import Finding, dotted, findings_of
-from attnspec.errors import Problem, SpecError
-from attnspec.spec.models import Spec
+from attnspec.catalog.findings import Finding, dotted, findings_of, shown
+from attnspec.errors import Problem, SpecError, nearest
+from attnspec.sample.reading import SUFFIXES, shipped_names
+from attnspec.spec.models import Data, Spec
 from attnspec.spec.overrides import apply_override
 from attnspec.spec.yaml_text import Document, line_and_column, parse_yaml
 
@@ -23,12 +25,30 @@ _OTHER_ENCODINGS = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpecFile:
+    """A spec with the text that it was read from, so that what is found wrong later can name its line."""
+
+    spec: Spec
+    file: str
+    document: Document
+
+    def problem(self, message: str, *loc: str | int) -> Problem:
+        """A problem at a part of the spec, such as `("sweeps", 0, "masks", 1)`."""
+        return _problem(Finding(message=message, loc=loc), self.document, self.file)
+
+
 def load_spec(path: str | Path, overrides: Sequence[str] = ()) -> Spec:
     """The spec in a YAML file, with overrides such as `shape.head_dim=64` applied.
 
     A relative `data.lengths` path is made absolute from the spec file's folder. Raises SpecError with everything wrong,
     each with file, line and path.
     """
+    return read_spec(path, overrides).spec
+
+
+def read_spec(path: str | Path, overrides: Sequence[str] = ()) -> SpecFile:
+    """As `load_spec`, with the places of all parts."""
     file = str(path)
     document = parse_yaml(_read(path, file), file)
     if not document.complete:
@@ -40,13 +60,20 @@ def load_spec(path: str | Path, overrides: Sequence[str] = ()) -> Spec:
     try:
         spec = Spec.model_validate(document.value)
     except ValidationError as error:
-        spec = None
-        for finding in findings_of(error):
-            if not document.is_broken(finding.loc):
-                document.problems.append(_problem(finding, document, file))
-    if spec is None or document.problems:
-        raise SpecError(sorted(document.problems, key=lambda one: (one.line or 0, one.column or 0)))
-    return _with_lengths_beside(spec, Path(path))
+        found = [finding for finding in findings_of(error) if not document.is_broken(finding.loc)]
+        document.problems.extend(_problem(finding, document, file) for finding in found)
+        raise _all_at_once(document) from None
+    held = SpecFile(spec=_with_lengths_beside(spec, Path(path)), file=file, document=document)
+    fault = _lengths_fault(held.spec.data)
+    if fault is not None:
+        document.problems.append(held.problem(fault, "data", "lengths"))
+    if document.problems:
+        raise _all_at_once(document)
+    return held
+
+
+def _all_at_once(document: Document) -> SpecError:
+    return SpecError(sorted(document.problems, key=lambda one: (one.line or 0, one.column or 0)))
 
 
 def _read(path: str | Path, file: str) -> str:
@@ -83,6 +110,22 @@ def _problem(finding: Finding, document: Document, file: str) -> Problem:
         column=place.column if place else None,
         path=dotted(finding.loc),
     )
+
+
+def _lengths_fault(data: Data) -> str | None:
+    """Why there is no such distribution, without reading it."""
+    if data.lengths in shipped_names():
+        return None
+    allowed = f"{', '.join(shipped_names())}, or a file ending in {', '.join(SUFFIXES)}"
+    if not data.lengths_are_a_file:
+        return f"got {shown(data.lengths)}{nearest(data.lengths, shipped_names())}; allowed: {allowed}"
+    file = Path(data.lengths)
+    if file.suffix.lower() not in SUFFIXES:
+        return f"got a file ending in {shown(file.suffix)}; allowed: {allowed}"
+    try:
+        return None if file.is_file() else f"no such file: {file}"
+    except (OSError, ValueError) as error:
+        return f"got {shown(data.lengths)}, which is no path: {error}"
 
 
 def _with_lengths_beside(spec: Spec, file: Path) -> Spec:
