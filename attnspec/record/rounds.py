@@ -19,7 +19,7 @@ IntArray = NDArray[np.int64]
 
 
 def sound_samples(timings: pa.Table, outcomes: Iterable[Outcome]) -> pa.Table:
-    """Samples that no outcome made void: `wrong` and `error` do, for their case, result_key and attempts up to theirs."""
+    """Samples that no outcome voids: `wrong` and `error` do, for their case, result_key and attempts up to theirs."""
     void: dict[tuple[str, str | None], int] = {}
     for one in outcomes:
         if one.status in (Status.WRONG, Status.ERROR):

@@ -1,0 +1,138 @@
+"""What a runner's interpreter finds on this machine, and whether that is what the runner expects."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from attnspec.errors import EnvironmentMissingError
+from attnspec.launch.runner_profile import Runner
+from attnspec.support import Device
+
+PATIENCE_S = 180.0
+
+# Runs in the runner's interpreter, which may lack anything but Python; so no attnspec and no torch outside `try`.
+_PROBE = """
+import json, sys
+found = {"python": "%d.%d.%d" % sys.version_info[:3], "versions": {}, "missing": {}, "devices": []}
+for name in ("torch", "numpy", "pyarrow"):
+    try:
+        found["versions"][name] = str(__import__(name).__version__)
+    except Exception as error:
+        found["missing"][name] = "%s: %s" % (type(error).__name__, error)
+torch = sys.modules.get("torch")
+if torch is not None and "torch" in found["versions"]:
+    found["cuda"] = torch.version.cuda
+    if torch.cuda.is_available():
+        for index in range(torch.cuda.device_count()):
+            device = torch.cuda.get_device_properties(index)
+            found["devices"].append({"model": device.name, "capability": [device.major, device.minor]})
+print(json.dumps(found))
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A runner's interpreter and its CUDA devices. missing: package -> why it does not import."""
+
+    python: str
+    versions: Mapping[str, str]
+    missing: Mapping[str, str]
+    cuda: str | None
+    devices: tuple[Device, ...]
+
+    def describe(self) -> str:
+        """In words."""
+        torch = f"torch {self.versions['torch']}" if "torch" in self.versions else "no torch"
+        if not self.devices:
+            return f"no CUDA device ({torch}, Python {self.python})"
+        models = ", ".join(sorted({device.model for device in self.devices}))
+        return f"{len(self.devices)} x {models} ({torch}, Python {self.python})"
+
+
+def look(python: str, env: Mapping[str, str]) -> Found:
+    """Ask an interpreter. env: of the runner, added to the host's own. Raises EnvironmentMissingError when it fails."""
+    try:
+        answer = subprocess.run(
+            [python, "-c", _PROBE],
+            env={**os.environ, **env},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+    except OSError as error:
+        raise EnvironmentMissingError(f"the runner's python {python} cannot be started: {error.strerror}") from None
+    except subprocess.TimeoutExpired:
+        raise EnvironmentMissingError(
+            f"the runner's python {python} gave no answer in {PATIENCE_S:g} s while importing torch"
+        ) from None
+    try:
+        content: dict[str, Any] = json.loads(answer.stdout.splitlines()[-1])
+    except (IndexError, ValueError):
+        words = answer.stderr.decode(errors="replace").strip().splitlines()
+        raise EnvironmentMissingError(
+            f"the runner's python {python} failed with exit code {answer.returncode}: {' '.join(words[-3:])}"
+        ) from None
+    return Found(
+        python=content["python"],
+        versions=content["versions"],
+        missing=content["missing"],
+        cuda=content.get("cuda"),
+        devices=tuple(
+            Device(type="cuda", capability=tuple(one["capability"]), model=one["model"]) for one in content["devices"]
+        ),
+    )
+
+
+def device_type(runner: Runner, found: Found, *, world_sizes: Mapping[int, str]) -> Literal["cpu", "cuda"]:
+    """The kind of device that jobs run on. Pure.
+
+    world_sizes: ranks -> what needs them, in words. Raises EnvironmentMissingError when the runner expects what is not
+    there: packages, the device, or as many devices as ranks.
+    """
+    if found.missing:
+        missing = "; ".join(f"{name} ({why})" for name, why in found.missing.items())
+        raise EnvironmentMissingError(
+            f"the interpreter of runner {runner.name} (Python {found.python}, {runner.python or 'the one in use'}) "
+            f"cannot import {missing}.\nInstall it there: pip install 'attnspec[torch]'. "
+            "Planning, masks, sampling and reports work without."
+        )
+    if runner.device.type == "cpu" or (runner.device.type == "auto" and not found.devices):
+        return "cpu"
+    wrong = "" if found.devices else f"runner {runner.name} expects {runner.expectation()}"
+    for device in found.devices:
+        wrong = wrong or runner.mismatch(device) or ""
+    most = max(world_sizes, default=1)
+    if not wrong and most > len(found.devices):
+        wrong = f"runner {runner.name} needs {most} devices for {world_sizes[most]}"
+    if not wrong and runner.gpus_per_node is not None and most > runner.gpus_per_node:
+        wrong = (
+            f"{world_sizes[most]} needs {most} devices; runner {runner.name} has {runner.gpus_per_node} "
+            f"and its launcher {runner.launcher} does not reach other machines"
+        )
+    if wrong:
+        raise EnvironmentMissingError(f"{wrong}\nFound: {found.describe()}.\n{_instead(world_sizes)}")
+    return "cuda"
+
+
+def _instead(world_sizes: Mapping[int, str]) -> str:
+    lines = ["Instead:"]
+    if max(world_sizes, default=1) == 1:
+        lines.append("  --runner local   runs on what is here")
+    else:
+        lines.append("  --only cp_size=2 and the like choose cases that fit here, with --runner local")
+    lines.append("  --rehearse       runs the whole pipeline, shrunk, on the CPU")
+    lines.append("  attnspec plan, mask, sample and report work anywhere")
+    return "\n".join(lines)
+
+
+def interpreter(runner: Runner, in_use: str) -> str:
+    """The runner's interpreter; a path with a slash counts from the current folder."""
+    python = runner.python or in_use
+    return str(Path(python).expanduser()) if "/" in python else python

@@ -1,0 +1,113 @@
+"""What a run was made of: attnspec's own code, the command, the machine. Facts, gathered once per run."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import socket
+import subprocess
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import attnspec
+from attnspec.launch.found import Found
+from attnspec.launch.runner_profile import Runner
+from attnspec.record.entries import Note
+from attnspec.wire import WIRE_VERSION
+
+PACKAGE = Path(attnspec.__file__).resolve().parent
+
+
+def code_sha256(package: Path = PACKAGE) -> str:
+    """SHA-256 over the names and contents of all Python files of the package."""
+    digest = hashlib.sha256()
+    for file in sorted(package.rglob("*.py")):
+        content = file.read_bytes()
+        digest.update(f"{file.relative_to(package).as_posix()}\n{len(content)}\n".encode())
+        digest.update(content)
+    return digest.hexdigest()
+
+
+def git_commit(package: Path = PACKAGE) -> str | None:
+    """The commit of the checkout that the package lies in, with `-dirty` when it differs; None outside one."""
+    if not (package.parent / ".git").exists():
+        return None
+    try:
+        answer = subprocess.run(
+            ["git", "-C", str(package.parent), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip()
+
+
+def gather(
+    *, argv: Iterable[str], runner: Runner, found: Found, spec_sha256: str, settings: Mapping[str, Any], code: str
+) -> dict[str, Any]:
+    """Everything about this run that is known before it starts. `settings`: how the spec was changed on the way."""
+    return {
+        "attnspec": attnspec.__version__,
+        "wire_version": WIRE_VERSION,
+        "git_commit": git_commit(),
+        "code_sha256": code,
+        "command": list(argv),
+        "spec_sha256": spec_sha256,
+        "settings": dict(settings),
+        "runner": runner.model_dump(mode="json"),
+        "host": {
+            "name": socket.gethostname(),
+            "platform": platform.platform(),
+            "machine": platform.machine(),
+            "processor": processor(),
+            "num_cpus": os.cpu_count(),
+            "python": platform.python_version(),
+        },
+        "found": {
+            "python": found.python,
+            "versions": dict(found.versions),
+            "cuda": found.cuda,
+            "devices": [{"model": one.model, "capability": one.capability} for one in found.devices],
+        },
+    }
+
+
+def processor() -> str:
+    """The processor's model name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return platform.processor()
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor()
+    )
+
+
+def facts_of_workers(notes: Iterable[Note]) -> dict[str, Any]:
+    """The newest note of every kind and writer: environments, bandwidths, anchors, as the workers found them."""
+    newest: dict[str, dict[str, Any]] = {}
+    for note in sorted(notes, key=lambda one: one.created_ns):
+        if note.kind != "message":
+            newest.setdefault(note.kind, {})[note.writer] = note.data
+    return newest
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -> list[str]:
+    """What changed between two environments, one line each. Pure.
+
+    >>> differences({"driver": "1", "versions": {"torch": "2.11"}}, {"driver": "2", "versions": {"torch": "2.11"}})
+    ['driver: 1 -> 2']
+    """
+    lines = []
+    for name in sorted(before.keys() | now.keys()):
+        old, new = before.get(name), now.get(name)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            lines += differences(old, new, f"{path}{name}.")
+        elif old != new:
+            lines.append(f"{path}{name}: {old} -> {new}")
+    return lines

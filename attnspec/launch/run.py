@@ -1,0 +1,192 @@
+"""Running a plan in a run folder: lock, artifacts, jobs one after another, tables."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from attnspec import plugins
+from attnspec.errors import EnvironmentMissingError
+from attnspec.launch.artifacts import Made, prepare_artifacts
+from attnspec.launch.found import Found, device_type, interpreter, look
+from attnspec.launch.happenings import JobBegan, Said, Watcher
+from attnspec.launch.job_runner import JobRunner, Launch
+from attnspec.launch.provenance import code_sha256, facts_of_workers, gather
+from attnspec.launch.run_folder import RunFolder
+from attnspec.launch.run_lock import RunLock
+from attnspec.launch.runner_profile import Runner
+from attnspec.launch.stop_signals import StopSignals
+from attnspec.launch.supervision import Verdict
+from attnspec.launch.tables import collect_tables
+from attnspec.plan import Case, Job, Plan
+from attnspec.plan.document import json_chunks
+from attnspec.plan.requests import runnable
+from attnspec.record.journal import read_journal
+from attnspec.record.status import FAILED, Status
+
+ENVIRONMENT_REASONS = frozenset({"missing_package", "broken_package", "no_compiler", "device"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A runner and what stands behind it on this machine: the answer to "may this run here?"."""
+
+    runner: Runner
+    python: str
+    found: Found
+    device: Literal["cpu", "cuda"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What one `run` asks for.
+
+    spec_text: the spec's own text, which is kept. settings: how it was changed on the way (overrides, rehearsal). only:
+    case_ids to run; None = all. fresh: measure everything anew, the old journal set aside.
+    """
+
+    spec_text: str
+    spec_sha256: str
+    argv: tuple[str, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    only: frozenset[str] | None = None
+    fresh: bool = False
+    plugins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """What a run left. signal: the signal that stopped it, if any. chosen: the case_ids that it was about."""
+
+    cells: pa.Table
+    timings: pa.Table
+    chosen: frozenset[str]
+    signal: int | None
+    host_failed: bool
+
+    @property
+    def exit_code(self) -> int:
+        """128 + the signal that stopped it; 1 with a failed case; 3 when the environment lets no chosen case run; 0."""
+        if self.signal is not None:
+            return 128 + self.signal
+        columns = (self.cells[name].to_pylist() for name in ("case_id", "status", "reason_code"))
+        chosen = [(status, code) for case_id, status, code in zip(*columns, strict=True) if case_id in self.chosen]
+        if self.host_failed or any(status in FAILED for status, _ in chosen):
+            return 1
+        if chosen and all(status == Status.UNSUPPORTED and code in ENVIRONMENT_REASONS for status, code in chosen):
+            return EnvironmentMissingError.exit_code
+        return 0
+
+
+def check_place(runner: Runner, jobs: Iterable[Job], *, python_in_use: str) -> Place:
+    """Look at this machine before anything starts.
+
+    Raises EnvironmentMissingError where it lacks the launcher, the packages or the devices that `jobs` need.
+    """
+    if runner.launcher not in plugins.names("launchers"):
+        here = ", ".join(plugins.names("launchers"))
+        raise EnvironmentMissingError(
+            f"runner {runner.name} needs the launcher {runner.launcher}, which this attnspec has not; it has: {here}"
+        )
+    python = interpreter(runner, python_in_use)
+    found = look(python, runner.env)
+    world_sizes = {job.world_size: f"cp_size {job.world_size}" for job in jobs}
+    return Place(runner=runner, python=python, found=found, device=device_type(runner, found, world_sizes=world_sizes))
+
+
+def run_plan(plan: Plan, folder: RunFolder, place: Place, order: Order, watch: Watcher) -> RunResult:
+    """Run what has no ok record yet, and collect everything into tables, also when it is told to stop.
+
+    Raises LockedError when another process works in the folder, JournalError when the disk refuses,
+    EnvironmentMissingError when a worker cannot start.
+    """
+    folder.prepare()
+    with RunLock(folder.path), StopSignals() as signals:
+        if order.fresh and (aside := folder.set_journal_aside()):
+            watch(Said(text=f"starting anew; what was measured before is in {aside.name}"))
+        started_ns = time.time_ns()
+        provenance = _provenance(folder, place, order, started_ns)
+        folder.write_text(folder.spec, [order.spec_text])
+        folder.write_text(folder.plan, json_chunks(plan))
+        folder.write_provenance(provenance)
+        chosen = _chosen(plan, order.only)
+        host_failed = False
+        with ExitStack() as stack:
+            stack.callback(_finish_provenance, folder, provenance, signals)
+            _prepare(plan, folder, chosen, watch)
+            launch = Launch(
+                plan=plan,
+                folder=folder,
+                runner=place.runner,
+                python=place.python,
+                device=place.device,
+                code_sha256=provenance["code_sha256"],
+                plugins=order.plugins,
+            )
+            try:
+                host_failed = _run_jobs(launch, order.only, watch, signals)
+            finally:
+                cells, timings = collect_tables(plan, folder, watch=watch)
+                folder.write_tables(cells, timings)
+        return RunResult(
+            cells=cells,
+            timings=timings,
+            chosen=frozenset(case.case_id for case in chosen),
+            signal=signals.number,
+            host_failed=host_failed,
+        )
+
+
+def _chosen(plan: Plan, only: Collection[str] | None) -> tuple[Case, ...]:
+    return tuple(case for case in plan.cases if only is None or case.case_id in only)
+
+
+def _prepare(plan: Plan, folder: RunFolder, chosen: Sequence[Case], watch: Watcher) -> None:
+    masks = dict.fromkeys(case.workload.mask_node.mask_id for case in chosen)
+
+    def made(node: Made) -> None:
+        if not node.reused and node.stage == "sample":
+            sample = plan.samples[node.node_id]
+            watch(Said(text=f"packs of {sample.seqlen} tokens from {sample.lengths or 'one document'}"))
+
+    prepare_artifacts(plan, folder.path, masks=masks, on_node=made)
+
+
+def _run_jobs(launch: Launch, only: Collection[str] | None, watch: Watcher, signals: StopSignals) -> bool:
+    """Whether the host had to record a failure."""
+    asked = [(job, cases) for job in launch.plan.jobs if (cases := runnable(launch.plan, job, only))]
+    failed = False
+    for number, (job, cases) in enumerate(asked, start=1):
+        if signals.number is not None:
+            break
+        watch(JobBegan(job=job, number=number, num_jobs=len(asked), cases=cases))
+        runner = JobRunner(launch, job, cases, watch, signals)
+        verdict = runner.run()
+        failed = failed or runner.failed
+        if verdict is Verdict.INTERRUPTED:
+            break
+    return failed
+
+
+def _provenance(folder: RunFolder, place: Place, order: Order, started_ns: int) -> dict[str, Any]:
+    content = gather(
+        argv=order.argv,
+        runner=place.runner,
+        found=place.found,
+        spec_sha256=order.spec_sha256,
+        settings=order.settings,
+        code=code_sha256(),
+    )
+    earlier = folder.read_provenance().get("runs", [])
+    return {**content, "runs": [*earlier, {"command": list(order.argv), "started_ns": started_ns}]}
+
+
+def _finish_provenance(folder: RunFolder, provenance: dict[str, Any], signals: StopSignals) -> None:
+    provenance["runs"][-1] |= {"ended_ns": time.time_ns(), "signal": signals.number}
+    provenance["workers"] = facts_of_workers(read_journal(folder.journal).notes)
+    folder.write_provenance(provenance)

@@ -1,0 +1,176 @@
+"""A run folder: where everything of a run lies. Files are written beside and renamed, so no reader sees half of one."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from attnspec.errors import InputError, JournalError
+from attnspec.plan.requests import request_path
+from attnspec.wire import JobRequest, dumps
+
+_ATTEMPT = re.compile(r"-(\d+)\.(?:json|log|(?:outcomes|timings|notes)\.arrows)")
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """Paths of a run folder, and how its files are written. Nothing is created before it is written."""
+
+    path: Path
+
+    @property
+    def spec(self) -> Path:
+        """The spec as it was given."""
+        return self.path / "spec.yaml"
+
+    @property
+    def plan(self) -> Path:
+        """The compiled plan."""
+        return self.path / "plan.json"
+
+    @property
+    def provenance(self) -> Path:
+        """What ran, with which code, where."""
+        return self.path / "provenance.json"
+
+    @property
+    def journal(self) -> Path:
+        """The folder of journals."""
+        return self.path / "journal"
+
+    @property
+    def cells(self) -> Path:
+        """One row per case."""
+        return self.path / "cells.parquet"
+
+    @property
+    def timings(self) -> Path:
+        """One row per rank and iteration."""
+        return self.path / "timings.parquet"
+
+    @property
+    def report(self) -> Path:
+        """The folder of the page."""
+        return self.path / "report"
+
+    def log(self, job_id: str, attempt: int) -> Path:
+        """Standard error of a worker."""
+        return self.path / "artifacts" / "logs" / f"{job_id}-{attempt}.log"
+
+    def prepare(self) -> None:
+        """Make the folders. Raises InputError where a file is in the way, JournalError where nothing can be written."""
+        try:
+            for folder in (self.path, self.journal, self.path / "artifacts" / "jobs", self.path / "artifacts" / "logs"):
+                folder.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise InputError(
+                f"{error.filename}: a file is in the way of the run folder; choose another --out"
+            ) from None
+        except OSError as error:
+            raise refused(self.path, error) from error
+
+    def next_attempt(self) -> int:
+        """A number above every attempt that left a file."""
+        numbers = [
+            int(match[1])
+            for folder in (self.journal, self.path / "artifacts" / "jobs", self.path / "artifacts" / "logs")
+            if folder.is_dir()
+            for file in folder.iterdir()
+            if (match := _ATTEMPT.search(file.name))
+        ]
+        return max(numbers, default=0) + 1
+
+    def set_journal_aside(self) -> Path | None:
+        """Move the journal to `journal-before-<n>`, so that a run starts anew; None when there is nothing in it."""
+        if not self.journal.is_dir() or not any(self.journal.iterdir()):
+            return None
+        number = 1
+        while (aside := self.path / f"journal-before-{number}").exists():
+            number += 1
+        self.journal.rename(aside)
+        return aside
+
+    def write_request(self, request: JobRequest) -> Path:
+        """The job request as the file that the worker reads."""
+        path = self.path / request_path(request.job_id, request.attempt)
+        self.write_text(path, [dumps(request)])
+        return path
+
+    def write_text(self, path: Path, chunks: Iterable[str]) -> None:
+        """A text file, whole or not at all."""
+        with replacing(path) as stream:
+            for chunk in chunks:
+                stream.write(chunk.encode())
+
+    def write_provenance(self, content: Mapping[str, Any]) -> None:
+        """The whole of provenance.json."""
+        self.write_text(self.provenance, [json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False), "\n"])
+
+    def read_provenance(self) -> dict[str, Any]:
+        """What provenance.json holds; empty when there is none. Raises InputError when it is damaged."""
+        try:
+            content = json.loads(self.provenance.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            raise InputError(f"{self.provenance}: cannot be read: {error}") from None
+        if not isinstance(content, dict):
+            raise InputError(f"{self.provenance}: holds no JSON object")
+        return content
+
+    def write_tables(self, cells: pa.Table, timings: pa.Table) -> None:
+        """Both tables; timings first, since cells.parquet tells that a run folder is complete."""
+        for path, table in ((self.timings, timings), (self.cells, cells)):
+            with replacing(path) as stream:
+                pq.write_table(table, stream, compression="zstd")
+
+    def tables_are_current(self) -> bool:
+        """Whether both tables are there and no journal file is newer."""
+        try:
+            written = min(path.stat().st_mtime_ns for path in (self.cells, self.timings))
+        except OSError:
+            return False
+        return all(file.stat().st_mtime_ns <= written for file in self.journal.glob("*.arrows"))
+
+    def last_activity_ns(self) -> int | None:
+        """When a journal or log last changed (Unix time); None when there is none."""
+        files = [*self.journal.glob("*.arrows"), *(self.path / "artifacts" / "logs").glob("*.log")]
+        return max((file.stat().st_mtime_ns for file in files), default=None)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A binary stream whose content takes the place of `path` when the block ends well. Raises JournalError."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        with partial.open("wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        partial.replace(path)
+    except OSError as error:
+        raise refused(path, error) from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def refused(path: Path, error: OSError) -> JournalError:
+    """What to tell when the disk refuses."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return JournalError(
+            f"{path}: no space left ({error.strerror}); what was measured is safe in the journal, "
+            "and running again goes on from there once there is room"
+        )
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return JournalError(f"{path}: the run folder is not writable ({error.strerror}); choose another with --out")
+    return JournalError(f"{path}: cannot be written ({error.strerror})")
