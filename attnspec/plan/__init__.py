@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from attnspec.plan.compile import compile_spec, uses_documents
 from attnspec.plan.graph import count_nodes
+from attnspec.plan.jobs import restrict
 from attnspec.plan.model import Case, Job, MaskNode, Plan, SampleNode, Unsupported, Workload, WorkloadGroup
 from attnspec.plan.requests import job_request
 from attnspec.plan.rows import base_row
@@ -38,5 +39,6 @@ __all__ = [
     "count_nodes",
     "job_request",
     "parse_only",
+    "restrict",
     "select",
 ]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 
 from attnspec.plan.identity import job_id
-from attnspec.plan.model import Case, Job, Level, WorkloadGroup
+from attnspec.plan.model import Case, Job, Level, Plan, WorkloadGroup
 
 _JobKey = tuple[int, tuple[tuple[str, str], ...]]
 
@@ -31,4 +32,21 @@ def group_jobs(cases: Iterable[Case], *, runner: str, image: str | None) -> tupl
             ),
         )
         for (world_size, env), groups in held.items()
+    )
+
+
+def restrict(plan: Plan, cases: Iterable[Case]) -> Plan:
+    """The plan of some of a plan's cases: only the nodes that they need, ids unchanged."""
+    kept = tuple(cases)
+    workloads = {case.workload.workload_id: case.workload for case in kept}
+    masks = {work.mask_node.mask_id: work.mask_node for work in workloads.values()}
+    ids = {case.case_id for case in kept}
+    return dataclasses.replace(
+        plan,
+        samples={node.sample.sample_id: node.sample for node in masks.values()},
+        masks=masks,
+        workloads=workloads,
+        cases=kept,
+        jobs=group_jobs(kept, runner=plan.runner, image=plan.image),
+        unsupported={key: why for key, why in plan.unsupported.items() if key in ids},
     )

@@ -1,0 +1,112 @@
+"""A plan in words, for `attnspec plan`. Not a command (its name starts with `_`)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from attnspec.plan import Case, Plan, count_nodes
+from attnspec.plan.expect import Expectation
+from attnspec.plan.stages import implementation_label, mask_label, span
+from attnspec.spec import Spec, Sweep
+from attnspec.units import format_bytes, format_count
+
+_MOST_GROUPS = 20
+
+
+def plan_text(plan: Plan, spec: Spec, expectation: Expectation, *, expected_device: str) -> Iterator[str]:
+    """The lines of `attnspec plan`."""
+    nodes = count_nodes(plan)
+    yield f"{plan.name}: {_counted(len(plan.cases), 'case')} on runner {plan.runner} ({expected_device})"
+    yield "  graph  " + " -> ".join(f"{count:,} {stage}" for stage, count in nodes.items())
+    cases_of = Counter(case.sweep for case in plan.cases)
+    for index, sweep in enumerate(spec.sweeps):
+        yield f"  sweep {index}, {sweep.level}: {_product(sweep)}: {_counted(cases_of[index], 'case')}"
+    yield ""
+    yield f"{_counted(len(plan.jobs), 'job')}"
+    for job in plan.jobs:
+        refused = sum(case.case_id in plan.unsupported for case in job.cases)
+        env = "".join(f" {name}={value}" for name, value in job.env.items())
+        note = f" ({refused:,} unsupported)" if refused else ""
+        ranks = _counted(job.world_size, "rank")
+        yield f"  {job.job_id}  {ranks:>9}  {_counted(len(job.cases), 'case')}{note}{env}"
+    yield ""
+    yield from _unsupported(plan)
+    yield ""
+    yield from _expected(plan, expectation)
+
+
+def _product(sweep: Sweep) -> str:
+    parts = [f"{len(values)} {name}" for name, values in sweep.axes.items()]
+    return " x ".join(parts) + (", less excluded" if sweep.exclude else "")
+
+
+def _unsupported(plan: Plan) -> Iterator[str]:
+    if not plan.unsupported:
+        yield "unsupported: none that can be told before running"
+        return
+    yield f"unsupported: {_counted(len(plan.unsupported), 'case')} that can be told before running"
+    groups: dict[tuple[str, str, str], list[Case]] = {}
+    for case_id, why in plan.unsupported.items():
+        case = plan.case_by_id[case_id]
+        groups.setdefault((implementation_label(case), why.reason_code, why.reason), []).append(case)
+    for (label, code, reason), cases in list(groups.items())[:_MOST_GROUPS]:
+        yield f"  {len(cases):>6,}  {label}: {reason} [{code}]"
+        yield f"          {_where(cases)}"
+    if len(groups) > _MOST_GROUPS:
+        rest = sum(len(cases) for cases in list(groups.values())[_MOST_GROUPS:])
+        yield f"  {rest:>6,}  for {len(groups) - _MOST_GROUPS} more reasons; --json lists every case"
+
+
+def _where(cases: Sequence[Case]) -> str:
+    """The masks, lengths and passes of some cases."""
+    masks = list(dict.fromkeys(mask_label(case.workload.mask_node) for case in cases))
+    lengths = sorted({case.workload.mask_node.seqlen_q for case in cases})
+    passes = list(dict.fromkeys(case.pass_ for case in cases))
+    shown = ", ".join(masks) if len(masks) <= 6 else f"{', '.join(masks[:5])} and {len(masks) - 5} more masks"
+    ranks = sorted({case.cp_size for case in cases})
+    at = "" if ranks == [1] else f"; cp_size {span(list(map(str, ranks)))}"
+    return f"{shown}; {span([format_count(length) for length in lengths])}; {', '.join(passes)}{at}"
+
+
+def _expected(plan: Plan, expectation: Expectation) -> Iterator[str]:
+    yield "expected (estimates; nothing is sampled)"
+    longest: dict[str, str] = {}
+    for mask_id, node in plan.masks.items():
+        label = mask_label(node)
+        if label not in longest or node.seqlen_q > plan.masks[longest[label]].seqlen_q:
+            longest[label] = mask_id
+    wide = max(map(len, longest), default=0)
+    for label, mask_id in longest.items():
+        node = plan.masks[mask_id]
+        packs = node.sample.num_packs
+        pairs = expectation.areas[mask_id] / packs
+        density = pairs / (node.seqlen_q * node.seqlen_k)
+        kind = "exactly" if node.sample.data_sha256 is None else "about"
+        square = f"{format_count(node.seqlen_q)} x {format_count(node.seqlen_k)}"
+        yield f"  area    {label:<{wide}}  {kind} {density:.2%} of {square}"
+    case = expectation.largest
+    if case is None:
+        yield "  nothing can run"
+        return
+    where = f"{mask_label(case.workload.mask_node)} {format_count(case.workload.mask_node.seqlen_q)} {case.pass_}"
+    size = format_bytes(expectation.largest_bytes)
+    yield f"  memory  up to {size} of tensors a rank ({where}); what a kernel needs itself comes on top"
+    budget = f"{plan.measure.max_seconds:g} s a pack and case"
+    most = _duration(expectation.device_s_most)
+    if expectation.device_s_least is None:
+        yield f"  time    up to {most} of timing ({budget}); set-up and verification come on top"
+    else:
+        least = _duration(expectation.device_s_least)
+        rough = f"at half the device's peak; {budget}"
+        yield f"  time    {least} to {most} of timing ({rough}); set-up and verification come on top"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
