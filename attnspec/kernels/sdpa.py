@@ -1,0 +1,189 @@
+"""sdpa: torch's scaled_dot_product_attention, each of its backends by itself.
+
+Backends cudnn, flash, efficient and math; without one, what torch itself would pick, and that is recorded. How slices
+are expressed, in this order: one full or causal rectangle natively (on views of its queries and keys); documents packed
+one after another by the flash backend's varlen operator, which is what torch calls for jagged nested tensors; else a
+dense mask added to the scores, where the backend takes one. A dense mask costs seqlen_q x seqlen_k elements of the
+inputs' type and every cell is computed; it is built before timing.
+
+Rows that see no key have output 0 and no gradient; torch's backends disagree there, so with a dense mask such rows are
+let see key 0 and are cleared, in the forward and in the gradient of the output, inside the timed region.
+
+`kv_repeat` repeats K and V to all query heads inside the timed region, for the backend that refuses grouped queries.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from attnspec.errors import UnsupportedError
+from attnspec.kernels._aten import Cudnn, Efficient, FlashCpu, FlashCuda, Operator
+from attnspec.kernels._sdpa_bound import MathSdpa, OperatorSdpa, additive, allowed_cells, make_frame
+from attnspec.lower.dense import DenseMask, Rectangle, dense_mask, rectangle
+from attnspec.params import param
+from attnspec.support import BoundKernel, Device, Problem, Provider, Support
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+PROVIDERS = (Provider(name="torch", distribution="torch", module="torch", requires=">=2.11", fix="pip install torch"),)
+SUPPORT = Support(
+    devices=("cpu", "cuda"),
+    dtypes=("bfloat16", "float16", "float32", "float64"),
+    max_head_dim=2**16,
+)
+Backend = Literal["cudnn", "flash", "efficient", "math"]
+_CUDA_KERNELS = {"cudnn": "cudnn", "flash": "flash_(fwd|bwd)", "efficient": "fmha_cutlass[FB]", "math": "(?i)softmax"}
+_HALF = ("bfloat16", "float16")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Params:
+    """Parameters of the kernel."""
+
+    backend: Backend | None = param(default=None, doc="torch's backend; what torch would pick if not given.")
+    kv_repeat: bool = param(default=False, doc="Repeat K and V to all query heads, inside the timed region.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Lowered:
+    """One rectangle, or a dense mask."""
+
+    rectangle: Rectangle | None = None
+    mask: DenseMask | None = None
+
+
+def lower(problem: Problem, params: Params, provider: str | None) -> Lowered:
+    """The rectangle or mask; raises UnsupportedError where the backend cannot run this shape or takes no mask."""
+    on_cpu = problem.device is not None and problem.device.type == "cpu"
+    _check_backend(problem, params.backend, on_cpu)
+    held = rectangle(problem.slices)
+    if held is not None and (not held.causal or held.square or (_bottom_right(problem, params) and not on_cpu)):
+        return Lowered(rectangle=held)
+    if params.backend == "flash" and not on_cpu:
+        raise UnsupportedError("no_lowering", "torch's flash backend takes no mask besides full and causal")
+    return Lowered(mask=dense_mask(problem.slices))
+
+
+def _check_backend(problem: Problem, backend: Backend | None, on_cpu: bool) -> None:
+    """Raise UnsupportedError for what torch's documentation excludes on any machine; the rest torch says when bound."""
+    shape = problem.shape
+    if on_cpu:
+        if backend in ("cudnn", "efficient"):
+            raise UnsupportedError("backend", f"torch's {backend} backend runs on CUDA only; on the CPU: flash, math")
+        return
+    if backend in ("cudnn", "flash"):
+        if shape.dtype not in _HALF:
+            raise UnsupportedError(
+                "dtype", f"torch's {backend} backend takes {' and '.join(_HALF)} on CUDA, not {shape.dtype}"
+            )
+        if shape.head_dim % 8 or shape.head_dim > 256:
+            raise UnsupportedError(
+                "head_dim",
+                f"torch's {backend} backend takes head_dim up to 256 in multiples of 8, not {shape.head_dim}",
+            )
+    if backend == "efficient" and shape.dtype == "float64":
+        raise UnsupportedError("dtype", "torch's efficient backend takes bfloat16, float16 and float32, not float64")
+
+
+def _bottom_right(problem: Problem, params: Params) -> bool:
+    """Whether a causal rectangle with more keys than rows is native: what causal_lower_right calls."""
+    if params.backend is None:
+        return problem.shape.dtype in _HALF and problem.shape.head_dim <= 256 and problem.shape.head_dim % 8 == 0
+    return params.backend in ("flash", "efficient")
+
+
+def bind(lowered: Lowered, problem: Problem, params: Params, provider: str, device: Device) -> BoundKernel:
+    """The chosen backend, or torch's own choice; raises UnsupportedError with torch's reason when it refuses."""
+    backend = params.backend or _torch_choice(lowered, problem, params, device)
+    if device.type == "cuda" and backend != "math":
+        _ask_torch(backend, lowered, problem, params)
+    frame = make_frame(lowered.rectangle, lowered.mask, problem, params.kv_repeat, device.type)
+    allowed = None if lowered.mask is None else allowed_cells(lowered.mask, problem.slices.seqlen_k, device.type)
+    if backend == "math":
+        grouped = problem.shape.group_size != 1 and not params.kv_repeat
+        return MathSdpa(frame, allowed, grouped, problem.needs_backward, _kernels("math", device))
+    bias = None if allowed is None else additive(allowed, problem.shape.dtype)
+    operator: Operator
+    if backend == "cudnn":
+        operator = Cudnn(frame.causal, bias, device.type)
+    elif backend == "efficient":
+        square = lowered.rectangle is None or lowered.rectangle.square
+        operator = Efficient((1 if square else 2) if frame.causal else 0, bias)
+    elif device.type == "cpu":
+        operator = FlashCpu(frame.causal, bias)
+    else:
+        operator = FlashCuda(frame.causal, device.type)
+    return OperatorSdpa(frame, operator, backend, _kernels(backend, device))
+
+
+def _kernels(backend: Backend, device: Device) -> str:
+    return _CUDA_KERNELS[backend] if device.type == "cuda" else ""
+
+
+def _samples(lowered: Lowered, problem: Problem, device: Device, repeat: bool) -> tuple[Tensor, ...]:
+    """Small q, k, v and mask that torch's checks judge like the real ones (they look at no length over 128)."""
+    import torch
+
+    shape = problem.shape
+    lengths = [min(length, 128) for length in (problem.slices.seqlen_q, problem.slices.seqlen_k)]
+    heads_kv = shape.num_heads_q if repeat else shape.num_heads_kv
+    q, k, v = (
+        torch.empty(
+            (shape.batch, length, heads, shape.head_dim),
+            dtype=getattr(torch, shape.dtype),
+            device=device.type,
+            requires_grad=problem.needs_backward,
+        ).transpose(1, 2)
+        for length, heads in ((lengths[0], shape.num_heads_q), (lengths[1], heads_kv), (lengths[1], heads_kv))
+    )
+    if lowered.mask is None:
+        return q, k, v
+    return q, k, v, torch.zeros(lengths, dtype=q.dtype, device=device.type)
+
+
+def _torch_choice(lowered: Lowered, problem: Problem, params: Params, device: Device) -> Backend:
+    """The backend that scaled_dot_product_attention would pick by itself."""
+    import torch
+
+    held = lowered.rectangle
+    if held is not None and held.causal and not held.square:
+        return "flash"
+    q, k, v, *mask = _samples(lowered, problem, device, params.kv_repeat)
+    causal = held is not None and held.causal
+    choice = torch._fused_sdp_choice(
+        q, k, v, mask[0] if mask else None, 0.0, causal, enable_gqa=q.shape[1] != k.shape[1]
+    )
+    names: dict[int, Backend] = {0: "math", 1: "flash", 2: "efficient", 3: "cudnn"}
+    return names[choice]
+
+
+def _ask_torch(backend: Backend, lowered: Lowered, problem: Problem, params: Params) -> None:
+    """Raise UnsupportedError with torch's own reason when the backend refuses this problem on this device."""
+    import torch
+
+    allowed = {
+        "cudnn": torch.backends.cuda.can_use_cudnn_attention,
+        "flash": torch.backends.cuda.can_use_flash_attention,
+        "efficient": torch.backends.cuda.can_use_efficient_attention,
+    }[backend]
+    causal = lowered.rectangle is not None and lowered.rectangle.causal and lowered.rectangle.square
+
+    def refusal(repeat: bool) -> str | None:
+        q, k, v, *mask = _samples(lowered, problem, Device(type="cuda"), repeat)
+        asked = torch.backends.cuda.SDPAParams(
+            q, k, v, mask[0] if mask else None, 0.0, causal, q.shape[1] != k.shape[1]
+        )
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            if allowed(asked, debug=True):
+                return None
+        reasons = [str(one.message).split(" (Triggered internally")[0] for one in said]
+        return f"torch's {backend} backend: {' '.join(reasons) or 'not available on this device'}"
+
+    reason = refusal(params.kv_repeat)
+    if reason is not None:
+        only_heads = problem.shape.group_size != 1 and not params.kv_repeat and refusal(True) is None
+        raise UnsupportedError("heads" if only_heads else "backend", reason)
