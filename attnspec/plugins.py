@@ -86,6 +86,11 @@ def load_files(paths: Iterable[str | Path]) -> tuple[str, ...]:
     return tuple(load_file(path) for path in paths)
 
 
+def loaded_files() -> tuple[str, ...]:
+    """Paths of the plug-in files loaded so far, for a worker to load them too."""
+    return tuple(str(module.__file__) for modules in _extra.values() for module in modules.values())
+
+
 def make_params(module: ModuleType, values: Mapping[str, Any]) -> Any:
     """A plug-in's `Params` from JSON values that were validated before (lists become tuples)."""
     return module.Params(**{name: _frozen(value) for name, value in values.items()})
