@@ -1,8 +1,8 @@
 """The `attnspec` command: finds its commands by file name, and turns every ending into an exit code.
 
 A command is a file `attnspec/cli/<name>.py` with a click command named `command`; an underscore in the file name is a
-dash on the command line, and files that start with one are no commands. A command's file imports at its top only what
-is light, since `attnspec --help` imports all of them.
+dash on the command line, and files that start with one are no commands. Only the command that runs is imported: the
+list in `attnspec --help` is read off the files' text.
 
 Exit codes: 0 fine; 1 something is wrong, crashed, failed or regressed; 2 bad input or a locked folder; 3 the
 environment lacks something; 130 and 143 on SIGINT and SIGTERM.
@@ -10,6 +10,7 @@ environment lacks something; 130 and 143 on SIGINT and SIGTERM.
 
 from __future__ import annotations
 
+import ast
 import importlib
 import os
 import pkgutil
@@ -57,11 +58,16 @@ class Commands(click.Group):
         names = (file.name for file in files if not file.name.startswith("_") and file.name != "main")
         return sorted(name.replace("_", "-") for name in names)
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The names of all commands, each with the first sentence about it."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _first_sentence(_file(name))) for name in self.list_commands(ctx)])
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of a name, which takes `--plugin` too."""
         if cmd_name not in self.list_commands(ctx):
             return None
-        module = importlib.import_module(f"attnspec.cli.{cmd_name.replace('-', '_')}")
+        module = importlib.import_module(f"attnspec.cli.{_file(cmd_name).stem}")
         command: click.Command = module.command
         command.name = cmd_name
         if not any(parameter.name == "plugin" for parameter in command.params):
@@ -76,6 +82,18 @@ class Commands(click.Group):
         if args and not args[0].startswith("-") and args[0] not in known:
             ctx.fail(f"no command {args[0]!r}{nearest(args[0], known)}; allowed: {', '.join(known)}")
         return super().resolve_command(ctx, args)
+
+
+def _file(name: str) -> Path:
+    return Path(__file__).with_name(f"{name.replace('-', '_')}.py")
+
+
+def _first_sentence(file: Path) -> str:
+    """Of the docstring of the function `command` in a file, else of the file's own; without importing it."""
+    tree = ast.parse(file.read_bytes())
+    found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "command"]
+    text = ast.get_docstring(found[0] if found else tree) or ""
+    return " ".join(text.partition("\n\n")[0].split()).partition(". ")[0].rstrip(".")
 
 
 cli = Commands(

@@ -50,5 +50,7 @@ def check_file(path: str, overrides: tuple[str, ...]) -> None:
     held = read_spec(path, overrides)
     try:
         load_runner(held.spec.runner, search_folders(cwd=Path.cwd(), environ=os.environ))
+    except SpecError:
+        raise  # the problems are those of the runner's own file
     except InputError as error:
         raise SpecError([held.problem(str(error), "runner")]) from None
