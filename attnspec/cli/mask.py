@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from attnspec import plugins
 from attnspec.cli._mask_options import NamedMask, mask_options, named_mask
 from attnspec.drawing.mask_text import mask_text
 from attnspec.errors import InputError
@@ -19,7 +20,7 @@ from attnspec.units import format_count
 _ROWS_SHOWN = 20
 
 
-@click.command("mask")
+@click.command("mask", epilog=f"Masks: {', '.join(plugins.names('masks'))}.")
 @click.argument("name")
 @mask_options
 @click.option("--png", type=click.Path(path_type=Path, dir_okay=False), help="Draw the mask into this file.")
@@ -29,8 +30,8 @@ def command(
 ) -> None:
     """Show the slices, the area and the density of a mask.
 
-    NAME is a mask such as varlen_causal; a wrong one is answered with all that there are. Slices are half-open ranges
-    of queries and keys with a type; the area is the exact number of allowed cells.
+    Slices are half-open ranges of queries and keys with a type; the area is the exact number of allowed cells. The
+    picture has queries downwards and keys to the right.
 
     \b
     attnspec mask varlen_block_causal --docs 3K,5K --param block=2K

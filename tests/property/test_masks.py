@@ -4,13 +4,14 @@ import inspect
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnspec import plugins
 from attnspec.masks import make_slices
 from attnspec.slices import area, check, dense, row_intervals
 
+QUICK = settings(deadline=None, max_examples=60)
 PREDICATES = {
     "full": lambda q, k, **_: np.ones(np.broadcast_shapes(q.shape, k.shape), dtype=bool),
     "causal": lambda q, k, seqlen_q, seqlen_k, **_: k <= q + (seqlen_k - seqlen_q),
@@ -61,6 +62,7 @@ def test_every_mask_file_has_a_predicate_here():
 
 
 @pytest.mark.parametrize("name", PREDICATES)
+@QUICK
 @given(data=st.data())
 def test_slices_are_the_predicate(name, data):
     mask = plugins.load("masks", name)
