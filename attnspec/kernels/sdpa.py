@@ -19,11 +19,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from attnspec.errors import UnsupportedError
-from attnspec.kernels._aten import Cudnn, Efficient, FlashCpu, FlashCuda, Operator
+from attnspec.kernels._aten import Cudnn, Efficient, FlashCpu, FlashCuda, FlashPacked, Operator
 from attnspec.kernels._sdpa_bound import MathSdpa, OperatorSdpa, additive, allowed_cells, make_frame
 from attnspec.lower.dense import DenseMask, Rectangle, dense_mask, rectangle
+from attnspec.lower.varlen import varlen_plan
 from attnspec.params import param
 from attnspec.support import BoundKernel, Device, Problem, Provider, Support
+from attnspec.support.varlen import VarlenCall
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,9 +51,10 @@ class Params:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Lowered:
-    """One rectangle, or a dense mask."""
+    """One rectangle, or documents packed one after another, or a dense mask."""
 
     rectangle: Rectangle | None = None
+    documents: VarlenCall | None = None
     mask: DenseMask | None = None
 
 
@@ -63,8 +66,25 @@ def lower(problem: Problem, params: Params, provider: str | None) -> Lowered:
     if held is not None and (not held.causal or held.square or (_bottom_right(problem, params) and not on_cpu)):
         return Lowered(rectangle=held)
     if params.backend == "flash" and not on_cpu:
-        raise UnsupportedError("no_lowering", "torch's flash backend takes no mask besides full and causal")
+        return Lowered(documents=_documents(problem))
     return Lowered(mask=dense_mask(problem.slices))
+
+
+def _documents(problem: Problem) -> VarlenCall:
+    """The slices as documents that cover all queries and keys, all full or all causal."""
+    try:
+        plan = varlen_plan(problem.slices, max_calls=1)
+    except UnsupportedError:
+        plan = None
+    if plan is not None and plan.calls:
+        call = plan.calls[0]
+        whole = call.covers_rows(problem.slices.seqlen_q) and call.covers_keys(problem.slices.seqlen_k)
+        if call.kind != "window" and whole:
+            return call
+    raise UnsupportedError(
+        "no_lowering",
+        "torch's flash backend takes no mask: only full, causal, and documents that are all full or causal",
+    )
 
 
 def _check_backend(problem: Problem, backend: Backend | None, on_cpu: bool) -> None:
@@ -114,9 +134,26 @@ def bind(lowered: Lowered, problem: Problem, params: Params, provider: str, devi
         operator = Efficient((1 if square else 2) if frame.causal else 0, bias)
     elif device.type == "cpu":
         operator = FlashCpu(frame.causal, bias)
+    elif lowered.documents is not None:
+        operator = _packed_operator(lowered.documents, problem, device)
     else:
         operator = FlashCuda(frame.causal, device.type)
     return OperatorSdpa(frame, operator, backend, _kernels(backend, device))
+
+
+def _packed_operator(documents: VarlenCall, problem: Problem, device: Device) -> FlashPacked:
+    import torch
+
+    batch = problem.shape.batch
+    packed = documents.packed(problem.slices.seqlen_q, problem.slices.seqlen_k, batch)
+    return FlashPacked(
+        documents.kind == "causal",
+        batch,
+        torch.from_numpy(packed.cu_seqlens_q).to(device.type),
+        torch.from_numpy(packed.cu_seqlens_k).to(device.type),
+        packed.max_seqlen_q,
+        packed.max_seqlen_k,
+    )
 
 
 def _kernels(backend: Backend, device: Device) -> str:
