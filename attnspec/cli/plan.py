@@ -35,7 +35,7 @@ def command(
 ) -> None:
     """Show what SPEC would run: cases, jobs, what cannot run and why, expected area, memory and time.
 
-    Keys of --only are columns of cells.parquet: level, kernel, strategy, backend, mask, seqlen, cp_size, pass and so on.
+    Keys of --only are columns of cells.parquet: level, kernel, strategy, mask, seqlen, cp_size, pass and so on.
     """
     from attnspec.cli._plan_text import plan_text
     from attnspec.launch.device_peaks import nominal_tflops

@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from attnspec import plugins
+from attnspec.ids import canonical_json
 from attnspec.masks import seqlen_k_of
 from attnspec.plan import identity
 from attnspec.plan.jobs import group_jobs
@@ -68,7 +69,7 @@ class _Ask:
 
     item: ImplementationItem
     asked: Asked
-    content: Mapping[str, Any]
+    env_json: str
 
 
 class _Compiler:
@@ -102,7 +103,7 @@ class _Compiler:
 
     def _add_case(self, index: int, sweep: Sweep, workload: Workload, ask: _Ask, pass_: Pass, cp_size: int) -> None:
         case_id = identity.case_id(
-            workload=workload.workload_id, implementation=ask.content, pass_=pass_, cp_size=cp_size, env=ask.item.env
+            workload=workload.workload_id, implementation=ask.asked.key, pass_=pass_, cp_size=cp_size, env=ask.env_json
         )
         if case_id in self.cases:
             return
@@ -190,7 +191,7 @@ def _load_ask(item: ImplementationItem) -> _Ask:
     return _Ask(
         item=item,
         asked=Asked.load(item.implementation),
-        content=identity.implementation_content(item.implementation),
+        env_json=canonical_json(dict(item.env)),
     )
 
 

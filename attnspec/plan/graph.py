@@ -6,19 +6,22 @@ Node keys are content ids with their stage in front; the only attribute is `stag
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
-
-import networkx as nx
+from typing import TYPE_CHECKING, Any
 
 from attnspec.plan.identity import collect_id
 from attnspec.plan.model import Plan
 from attnspec.units import format_count
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 STAGES = ("sample", "mask", "run", "collect")
 
 
 def build_graph(plan: Plan) -> nx.DiGraph:
     """Every node and edge of `plan`: sample -> mask -> run -> collect."""
+    import networkx as nx
+
     graph = nx.DiGraph(name=plan.name)
     graph.add_nodes_from((f"sample:{node}" for node in plan.samples), stage="sample")
     graph.add_nodes_from((f"mask:{node}" for node in plan.masks), stage="mask")

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Any
 
-from attnspec.ids import content_id
+from attnspec.ids import content_id, text_id
 from attnspec.shape import Pass, Shape
 from attnspec.wire import Implementation
 
@@ -98,19 +98,17 @@ def implementation_content(implementation: Implementation) -> dict[str, Any]:
     }
 
 
-def case_id(
-    *, workload: str, implementation: Mapping[str, Any], pass_: Pass, cp_size: int, env: Mapping[str, str]
-) -> str:
-    """Id of a case; `implementation` is `implementation_content` of it."""
-    return content_id(
+def case_id(*, workload: str, implementation: str, pass_: Pass, cp_size: int, env: str) -> str:
+    """Id of a case. `implementation` and `env` are canonical JSON, since many cases share them.
+
+    >>> case_id(workload="w", implementation="{}", pass_="fwd", cp_size=1, env="{}") == content_id(
+    ...     "case", {"workload_id": "w", "implementation": {}, "pass": "fwd", "cp_size": 1, "env": {}}
+    ... )
+    True
+    """
+    return text_id(
         "case",
-        {
-            "cp_size": cp_size,
-            "env": dict(env),
-            "implementation": implementation,
-            "pass": pass_,
-            "workload_id": workload,
-        },
+        f'{{"cp_size":{cp_size},"env":{env},"implementation":{implementation},"pass":"{pass_}","workload_id":"{workload}"}}',
     )
 
 
