@@ -46,6 +46,11 @@ class Found:
     cuda: str | None
     devices: tuple[Device, ...]
 
+    @property
+    def device(self) -> Device:
+        """What planning assumes where a runner says `auto`."""
+        return self.devices[0] if self.devices else Device(type="cpu")
+
     def describe(self) -> str:
         """In words."""
         torch = f"torch {self.versions['torch']}" if "torch" in self.versions else "no torch"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -23,7 +23,7 @@ from attnspec.launch.runner_profile import Runner
 from attnspec.launch.stop_signals import StopSignals
 from attnspec.launch.supervision import Verdict
 from attnspec.launch.tables import collect_tables
-from attnspec.plan import Case, Job, Plan
+from attnspec.plan import Case, Plan
 from attnspec.plan.document import json_chunks
 from attnspec.plan.requests import runnable
 from attnspec.record.journal import read_journal
@@ -46,8 +46,8 @@ class Place:
 class Order:
     """What one `run` asks for.
 
-    spec_text: the spec's own text, which is kept. settings: how it was changed on the way (overrides, rehearsal). only:
-    case_ids to run; None = all. fresh: measure everything anew, the old journal set aside.
+    spec_text: what spec.yaml is to hold. settings: how the given spec was changed on the way there (overrides, ...).
+    only: case_ids to run; None = all. fresh: measure everything anew, the old journal set aside. plugins: files.
     """
 
     spec_text: str
@@ -83,19 +83,25 @@ class RunResult:
         return 0
 
 
-def check_place(runner: Runner, jobs: Iterable[Job], *, python_in_use: str) -> Place:
-    """Look at this machine before anything starts.
+def survey(runner: Runner, *, python_in_use: str) -> tuple[str, Found]:
+    """The runner's interpreter and what it finds on this machine.
 
-    Raises EnvironmentMissingError where it lacks the launcher, the packages or the devices that `jobs` need.
+    Raises EnvironmentMissingError when the runner's launcher or interpreter is not there.
     """
     if runner.launcher not in plugins.names("launchers"):
         here = ", ".join(plugins.names("launchers"))
         raise EnvironmentMissingError(
-            f"runner {runner.name} needs the launcher {runner.launcher}, which this attnspec has not; it has: {here}"
+            f"runner {runner.name} needs the launcher {runner.launcher}, which is not there; there is: {here}.\n"
+            "Instead: --runner local runs on this machine, --rehearse runs the whole pipeline, shrunk, on the CPU; "
+            "attnspec plan, mask, sample and report work anywhere"
         )
     python = interpreter(runner, python_in_use)
-    found = look(python, runner.env)
-    world_sizes = {job.world_size: f"cp_size {job.world_size}" for job in jobs}
+    return python, look(python, runner.env)
+
+
+def check_place(runner: Runner, python: str, found: Found, plan: Plan, only: Collection[str] | None) -> Place:
+    """Where the chosen cases of a plan run. Raises EnvironmentMissingError when what was found does not suffice."""
+    world_sizes = {job.world_size: f"cp_size {job.world_size}" for job in plan.jobs if runnable(plan, job, only)}
     return Place(runner=runner, python=python, found=found, device=device_type(runner, found, world_sizes=world_sizes))
 
 
@@ -110,7 +116,7 @@ def run_plan(plan: Plan, folder: RunFolder, place: Place, order: Order, watch: W
         if order.fresh and (aside := folder.set_journal_aside()):
             watch(Said(text=f"starting anew; what was measured before is in {aside.name}"))
         started_ns = time.time_ns()
-        provenance = _provenance(folder, place, order, started_ns)
+        provenance = _provenance(plan, folder, place, order, started_ns)
         folder.write_text(folder.spec, [order.spec_text])
         folder.write_text(folder.plan, json_chunks(plan))
         folder.write_provenance(provenance)
@@ -131,8 +137,9 @@ def run_plan(plan: Plan, folder: RunFolder, place: Place, order: Order, watch: W
             try:
                 host_failed = _run_jobs(launch, order.only, watch, signals)
             finally:
+                state = folder.journal_state()
                 cells, timings = collect_tables(plan, folder, watch=watch)
-                folder.write_tables(cells, timings)
+                folder.write_tables(cells, timings, state)
         return RunResult(
             cells=cells,
             timings=timings,
@@ -173,7 +180,7 @@ def _run_jobs(launch: Launch, only: Collection[str] | None, watch: Watcher, sign
     return failed
 
 
-def _provenance(folder: RunFolder, place: Place, order: Order, started_ns: int) -> dict[str, Any]:
+def _provenance(plan: Plan, folder: RunFolder, place: Place, order: Order, started_ns: int) -> dict[str, Any]:
     content = gather(
         argv=order.argv,
         runner=place.runner,
@@ -183,7 +190,12 @@ def _provenance(folder: RunFolder, place: Place, order: Order, started_ns: int) 
         code=code_sha256(),
     )
     earlier = folder.read_provenance().get("runs", [])
-    return {**content, "runs": [*earlier, {"command": list(order.argv), "started_ns": started_ns}]}
+    planned = {"device": None if plan.device is None else asdict(plan.device), "image": plan.image}
+    return {
+        **content,
+        "planned_for": planned,
+        "runs": [*earlier, {"command": list(order.argv), "started_ns": started_ns}],
+    }
 
 
 def _finish_provenance(folder: RunFolder, provenance: dict[str, Any], signals: StopSignals) -> None:

@@ -19,6 +19,7 @@ from attnspec.errors import InputError, JournalError
 from attnspec.plan.requests import request_path
 from attnspec.wire import JobRequest, dumps
 
+STATE = b"attnspec.journal"
 _ATTEMPT = re.compile(r"-(\d+)\.(?:json|log|(?:outcomes|timings|notes)\.arrows)")
 
 
@@ -128,19 +129,25 @@ class RunFolder:
             raise InputError(f"{self.provenance}: holds no JSON object")
         return content
 
-    def write_tables(self, cells: pa.Table, timings: pa.Table) -> None:
-        """Both tables; timings first, since cells.parquet tells that a run folder is complete."""
+    def write_tables(self, cells: pa.Table, timings: pa.Table, state: str) -> None:
+        """Both tables. state: `journal_state` from before the journal was read."""
+        cells = cells.replace_schema_metadata({STATE: state})
         for path, table in ((self.timings, timings), (self.cells, cells)):
             with replacing(path) as stream:
                 pq.write_table(table, stream, compression="zstd")
 
+    def journal_state(self) -> str:
+        """Names and sizes of the journal's files; journals only grow, so equal states are equal journals."""
+        if not self.journal.is_dir():
+            return ""
+        return " ".join(f"{file.name}:{file.stat().st_size}" for file in sorted(self.journal.glob("*.arrows")))
+
     def tables_are_current(self) -> bool:
-        """Whether both tables are there and no journal file is newer."""
-        try:
-            written = min(path.stat().st_mtime_ns for path in (self.cells, self.timings))
-        except OSError:
+        """Whether both tables are there and tell all that the journal holds. Without a journal, tables are current."""
+        if not (self.cells.is_file() and self.timings.is_file()):
             return False
-        return all(file.stat().st_mtime_ns <= written for file in self.journal.glob("*.arrows"))
+        state = self.journal_state()
+        return not state or (pq.read_schema(self.cells).metadata or {}).get(STATE) == state.encode()
 
     def last_activity_ns(self) -> int | None:
         """When a journal or log last changed (Unix time); None when there is none."""

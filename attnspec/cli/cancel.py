@@ -1,0 +1,55 @@
+"""`attnspec cancel`: stop the run that works in a folder, and wait until it is gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import click
+
+from attnspec.errors import EnvironmentMissingError
+from attnspec.launch.run_lock import Holder, holder, is_held
+from attnspec.report.run import open_run
+
+_PATIENCE_S = 60.0
+_KILL_PATIENCE_S = 10.0
+
+
+@click.command("cancel")
+@click.argument("run", type=click.Path(path_type=Path))
+def command(run: Path) -> int:
+    """Stop the process that works in RUN, with its workers.
+
+    It is asked to stop and writes its tables; if it does not within a minute, it is killed. What was measured is kept,
+    and `attnspec run` goes on from there.
+    """
+    open_run(run)
+    works = holder(run)
+    if works is None:
+        if is_held(run):
+            raise EnvironmentMissingError(f"{run}: a process works here and left no name; stop it where it was started")
+        click.echo(f"{run}: nothing runs here")
+        return 0
+    if works.host != socket.gethostname():
+        raise EnvironmentMissingError(f"{run}: {works} works here; cancel it on that machine")
+    if not _ends(run, works, signal.SIGTERM, _PATIENCE_S) and not _ends(run, works, signal.SIGKILL, _KILL_PATIENCE_S):
+        click.echo(f"{run}: {works} does not end", err=True)
+        return 1
+    click.echo(f"{run}: {works} has ended; what it measured is kept")
+    return 0
+
+
+def _ends(run: Path, works: Holder, number: int, patience_s: float) -> bool:
+    """Send a signal and wait for the lock to fall free."""
+    with suppress(ProcessLookupError):
+        os.kill(works.pid, number)
+    until = time.monotonic() + patience_s
+    while holder(run) == works:
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.1)
+    return True

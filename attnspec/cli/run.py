@@ -1,0 +1,142 @@
+"""`attnspec run`: measure what a spec asks for, resuming what an earlier run left, and report."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import pyarrow as pa
+import pyarrow.compute as pc
+from rich.console import Console
+
+from attnspec import plugins
+from attnspec.cli._progress import watching
+from attnspec.drawing.look import STATUS_WORDS
+from attnspec.errors import InputError, SpecError
+from attnspec.launch.rehearsal import rehearsal, rehearsal_runner
+from attnspec.launch.run import Order, RunResult, check_place, run_plan, survey
+from attnspec.launch.run_folder import RunFolder
+from attnspec.launch.runner_profile import Runner, load_runner, search_folders
+from attnspec.plan import compile_plan, parse_only, select
+from attnspec.report.summary import reasons, status_line, summary_tables
+from attnspec.spec import Spec, load_spec
+
+_WIDTH = 160
+"""Columns of text that goes to no terminal."""
+
+
+@click.command("run")
+@click.argument("spec", type=click.Path(path_type=Path))
+@click.option("--runner", metavar="NAME", help="Another runner than the spec's: a name or a path.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Run folder [default: runs/<spec name>].")
+@click.option("--only", multiple=True, metavar="K=V,..", help="Only cases with these values, such as kernel=sdpa|flex.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the first N of them.")
+@click.option("--fresh", is_flag=True, help="Measure everything anew; the old journal is set aside, not deleted.")
+@click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Replace a value of the spec.")
+@click.option("--rehearse", is_flag=True, help="The whole pipeline, shrunk, on the CPU (2 to 4 ranks).")
+@click.option("--unpinned", is_flag=True, help="Let a container runner use an image that is not pinned by digest.")
+def command(
+    spec: Path,
+    runner: str | None,
+    out: Path | None,
+    only: tuple[str, ...],
+    limit: int | None,
+    fresh: bool,
+    overrides: tuple[str, ...],
+    rehearse: bool,
+    unpinned: bool,
+) -> int:
+    """Run SPEC: sample, measure, verify, collect, report. What an earlier run measured is not measured again.
+
+    Ends with 0 when no case failed, 1 when one was wrong, crashed, timed out or failed, 2 for bad input or a folder in
+    use, 3 when this machine lacks what the runner expects or no chosen case can run here, 130 or 143 when stopped by a
+    signal; what was measured until then is kept.
+    """
+    wanted = parse_only(only)
+    read = load_spec(spec, overrides)
+    if rehearse and runner is not None:
+        raise InputError("--rehearse brings its own runner; leave out --runner")
+    if runner is not None:
+        read = read.model_copy(update={"runner": runner})
+    folders = search_folders(cwd=Path.cwd(), environ=os.environ)
+    profile = load_runner(read.runner, folders)
+    if rehearse:
+        read, profile = rehearsal(read), rehearsal_runner(load_runner("local", folders))
+    python, found = survey(profile, python_in_use=sys.executable)
+    plan = compile_plan(read, device=profile.expected_device() or found.device, image=profile.image)
+    chosen = select(plan.cases, wanted)[:limit]
+    case_ids = None if len(chosen) == len(plan.cases) else frozenset(case.case_id for case in chosen)
+    place = check_place(profile, python, found, plan, case_ids)
+    settings: dict[str, Any] = {
+        "spec": str(spec),
+        "overrides": list(overrides),
+        "runner": runner,
+        "rehearse": rehearse,
+        "unpinned": unpinned,
+        "only": list(only),
+        "limit": limit,
+    }
+    text = _spec_text(spec, read)
+    order = Order(
+        spec_text=text,
+        spec_sha256=hashlib.sha256(text.encode()).hexdigest(),
+        argv=("attnspec", *sys.argv[1:]),
+        settings=settings,
+        only=case_ids,
+        fresh=fresh,
+        plugins=plugins.loaded_files(),
+    )
+    folder = RunFolder(out or Path("runs") / f"{spec.stem}{'-rehearsal' if rehearse else ''}")
+    console = _console()
+    console.print(_opening(read, profile, len(chosen), folder), highlight=False, soft_wrap=True)
+    with watching(console) as watch:
+        result = run_plan(plan, folder, place, order, watch)
+    _close(console, folder, result)
+    return result.exit_code
+
+
+def _spec_text(path: Path, spec: Spec) -> str:
+    """The given text where it means the same in the run folder; else the spec in full, as JSON, which is YAML too."""
+    try:
+        unchanged = load_spec(path) == spec and not spec.data.lengths_are_a_file
+    except SpecError:  # valid with its overrides only
+        unchanged = False
+    if unchanged:
+        return path.read_text(encoding="utf-8-sig")
+    return json.dumps(spec.canonical(), indent=2, ensure_ascii=False) + "\n"
+
+
+def _console() -> Console:
+    console = Console()
+    return console if console.is_terminal else Console(width=_WIDTH)
+
+
+def _opening(spec: Spec, runner: Runner, num_cases: int, folder: RunFolder) -> str:
+    cases = "1 case" if num_cases == 1 else f"{num_cases} cases"
+    return f"{spec.name}: {cases} on runner {runner.name}, into {folder.path}"
+
+
+def _close(console: Console, folder: RunFolder, result: RunResult) -> None:
+    """Tables, page and the last words."""
+    cells = result.cells.filter(pc.is_in(result.cells["case_id"], pa.array(result.chosen, pa.string())))
+    chosen = cells.to_pylist()
+    if result.signal is not None:
+        console.print(f"\nstopped by a signal; {status_line(chosen)}; run the same again to go on", highlight=False)
+        return
+    from attnspec.report.page import write_report
+
+    page = write_report([folder.path], folder.report)
+    for table in summary_tables(cells):
+        console.print()
+        console.print(table)
+    console.print(f"\n* fastest; {STATUS_WORDS}", style="dim", highlight=False)
+    for line in reasons(chosen):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    console.print(f"\n{status_line(chosen)}", highlight=False)
+    for path, what in ((folder.cells, "cases"), (folder.timings, "raw samples"), (page, "figures")):
+        console.print(f"{what}: {path}", highlight=False, soft_wrap=True)

@@ -1,0 +1,73 @@
+"""`attnspec status`: what a run folder holds and whether something works in it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import click
+
+from attnspec.launch.run_lock import holder, is_held
+from attnspec.plan.requests import runnable
+from attnspec.report.run import OpenedRun, open_run
+
+
+@click.command("status")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+def command(run: Path, as_json: bool) -> None:
+    """Show cases by status, jobs, the process that works in RUN, and its last activity."""
+    content = _status(open_run(run))
+    click.echo(json.dumps(content) if as_json else "\n".join(_lines(content)))
+
+
+def _status(run: OpenedRun) -> dict[str, Any]:
+    statuses = dict(zip(run.cells["case_id"].to_pylist(), run.cells["status"].to_pylist(), strict=True))
+    works = holder(run.path)
+    jobs = []
+    if run.folder.spec.is_file():
+        for job in run.plan.jobs:
+            cases = runnable(run.plan, job)
+            jobs.append(
+                {
+                    "job_id": job.job_id,
+                    "world_size": job.world_size,
+                    "env": dict(job.env),
+                    "cases": len(cases),
+                    "ok": sum(statuses.get(case.case_id) == "ok" for case in cases),
+                }
+            )
+    last = run.folder.last_activity_ns()
+    return {
+        "run": str(run.path),
+        "running": is_held(run.path),
+        "pid": None if works is None else works.pid,
+        "host": None if works is None else works.host,
+        "cases": len(statuses),
+        "statuses": dict(Counter(statuses.values()).most_common()),
+        "jobs": jobs,
+        "last_activity_s": None if last is None else last / 1e9,
+    }
+
+
+def _lines(content: dict[str, Any]) -> list[str]:
+    told = ", ".join(f"{count} {status}" for status, count in content["statuses"].items())
+    lines = [f"{content['run']}: {content['cases']} cases: {told or 'none'}"]
+    if content["running"]:
+        who = f"process {content['pid']} on {content['host']}" if content["pid"] is not None else "a process"
+        lines.append(f"running: {who}; `attnspec cancel {content['run']}` stops it")
+    else:
+        lines.append("not running")
+    for job in content["jobs"]:
+        ranks = "1 rank" if job["world_size"] == 1 else f"{job['world_size']} ranks"
+        env = "".join(f" {name}={value}" for name, value in job["env"].items())
+        lines.append(f"job {job['job_id']}: {job['ok']} of {job['cases']} cases ok, {ranks}{env}")
+    if content["last_activity_s"] is not None:
+        seconds = max(0.0, time.time() - content["last_activity_s"])
+        lines.append(
+            f"last activity: {time.strftime('%F %T', time.localtime(content['last_activity_s']))} ({seconds:.0f} s ago)"
+        )
+    return lines
