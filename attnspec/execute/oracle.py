@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from attnspec.execute.attention import ROUNDING, Inputs, Results, exact, plain
 from attnspec.shape import Shape
 from attnspec.slices import AttnSlices, RowIntervals, row_intervals
 from attnspec.slices.edges import IntArray
@@ -27,20 +28,19 @@ from attnspec.slices.edges import IntArray
 FAST_FLOAT64 = frozenset({(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)})
 """CUDA compute capabilities whose float64 runs at half the float32 rate or better."""
 SCORE_BYTES = {"cpu": 2**25, "cuda": 2**29}
-"""Budget of one matrix of scores per device type; about six of them live at once."""
+"""Budget of one float64 matrix of scores per device type; about eight of them live at once."""
 LSE_UNIT, LSE_UNIT_RELATIVE = 1e-6, 1.5 * 2**-23
-FLOOR_EPS = {torch.bfloat16: 0.25, torch.float16: 0.25, torch.float32: 1.0, torch.float64: 16.0}
-"""No correct kernel is asked for less error than this many eps of its own row: the rounding of a result (RMS 0.2 to
-0.29 eps), and where the dtype is as wide as the accumulation, the order of summation."""
+FLOOR_EPS = {torch.bfloat16: ROUNDING, torch.float16: ROUNDING, torch.float32: 1.0, torch.float64: 1.0}
+"""Least unit of a row, over eps times its size: the rounding of the result, or of sums as narrow as the result."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Truth:
     """Right values on R sampled rows and for all S columns, and the unit of error of each row.
 
-    Shape suffixes as in attnspec.support.bound. rows_R: positions of the sampled queries. With `needs_backward` dq, dk
-    and dv are what a gradient dout_BRND on the sampled rows and zero elsewhere gives. `precision` is what it was
-    computed in, `partials` in how many parts plain attention split the keys.
+    Shape suffixes as in attnspec.support.bound. rows_R: positions of the sampled queries. The gradients are those of a
+    dO that is zero outside the sampled rows. precision: what it was computed in. partials: in how many parts plain
+    attention split the keys.
     """
 
     rows_R: IntArray
@@ -50,13 +50,19 @@ class Truth:
     lse_BNR: Tensor
     out_unit_R: Tensor
     lse_unit_BNR: Tensor
-    dout_BRND: Tensor | None = None
-    dq_BRND: Tensor | None = None
-    dk_BSGD: Tensor | None = None
-    dv_BSGD: Tensor | None = None
-    dq_unit_R: Tensor | None = None
-    dk_unit_S: Tensor | None = None
-    dv_unit_S: Tensor | None = None
+    grads: GradientTruth | None
+
+
+@dataclass(slots=True, kw_only=True)
+class GradientTruth:
+    """Right gradients and their units."""
+
+    dq_BRND: Tensor
+    dk_BSGD: Tensor
+    dv_BSGD: Tensor
+    dq_unit_R: Tensor
+    dk_unit_S: Tensor
+    dv_unit_S: Tensor
 
 
 def precision_for(device: torch.device, dtype: str) -> torch.dtype:
@@ -64,6 +70,18 @@ def precision_for(device: torch.device, dtype: str) -> torch.dtype:
     if device.type != "cuda" or dtype in ("float32", "float64"):
         return torch.float64
     return torch.float64 if torch.cuda.get_device_capability(device) in FAST_FLOAT64 else torch.float32
+
+
+@contextmanager
+def exact_float32() -> Iterator[None]:
+    """float32 matrix products without TF32 or bfloat16 inside; no gradients are recorded."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def truth(
@@ -76,22 +94,51 @@ def truth(
     v_BSGD: Tensor,
     dout_BRND: Tensor | None,
     partials: int = 1,
+    precision: torch.dtype | None = None,
 ) -> Truth:
     """The oracle on `rows` of one pack: queries and gradients of these rows, keys and values of the whole sequence."""
+    device, dtype = q_BRND.device, q_BRND.dtype
+    precision = precision_for(device, shape.dtype) if precision is None else precision
+    intervals = row_intervals(slices, rows)
+    parts = _parts(intervals, SCORE_BYTES[device.type] // (8 * shape.group_size))
+    sums = _Sums(shape, len(rows), slices.seqlen_k, dtype, precision, device, backward=dout_BRND is not None)
+    lo, hi = torch.from_numpy(intervals.lo).to(device), torch.from_numpy(intervals.hi).to(device)
+    scale, group = 1.0 / math.sqrt(shape.head_dim), shape.group_size
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
     with exact_float32():
-        return _Computation(shape, slices, rows, q_BRND, k_BSGD, v_BSGD, dout_BRND, partials).run()
-
-
-@contextmanager
-def exact_float32() -> Iterator[None]:
-    """float32 matrix products without TF32 or bfloat16 inside."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        torch.set_float32_matmul_precision(before)
+        for batch in range(shape.batch):
+            for head in range(shape.num_heads_kv):
+                heads = slice(head * group, (head + 1) * group)
+                q_MRD = q_BRND[batch, :, heads].transpose(0, 1)
+                dout_MRD = None if dout_BRND is None else dout_BRND[batch, :, heads].transpose(0, 1)
+                k_SD, v_SD = k_BSGD[batch, :, head], v_BSGD[batch, :, head]
+                columns = sums.columns(batch, head)
+                for part in parts:
+                    mine, keys = slice(part.start, part.end), slice(part.k_start, part.k_end)
+                    keys_C = torch.arange(part.k_start, part.k_end, device=device)
+                    inputs = Inputs(
+                        q_MPD=q_MRD[:, mine],
+                        k_CD=k_SD[keys],
+                        v_CD=v_SD[keys],
+                        mask_PC=_mask(lo[:, mine], hi[:, mine], keys_C),
+                        dout_MPD=None if dout_MRD is None else dout_MRD[:, mine],
+                        scale=scale,
+                    )
+                    right, noise = exact(inputs.to(precision), dtype)
+                    pieces_C = [keys_C * partials // slices.seqlen_k == piece for piece in range(partials)]
+                    rough = plain(inputs.to(wide), dtype, pieces_C)
+                    sums.add_rows(batch, heads, mine, right, rough)
+                    sums.noise["out"][mine] += noise.out_P
+                    if columns is not None:
+                        assert right.grads is not None and rough.grads is not None
+                        assert noise.dq_P is not None and noise.dk_C is not None and noise.dv_C is not None
+                        sums.noise["dq"][mine] += noise.dq_P
+                        sums.noise["dk"][keys] += noise.dk_C
+                        sums.noise["dv"][keys] += noise.dv_C
+                        columns.add(keys, right, rough)
+                if columns is not None:
+                    sums.finish_columns(batch, head, columns)
+    return sums.truth(rows, partials)
 
 
 class _Part(NamedTuple):
@@ -107,20 +154,18 @@ def _parts(rows: RowIntervals, max_cells: int) -> list[_Part]:
     """Neighbouring rows together while their common key range stays tight and within `max_cells`."""
     if rows.num_intervals == 0:
         return []
-    used = rows.hi > rows.lo
-    first = np.where(used, rows.lo, np.iinfo(np.int64).max).min(axis=0)
+    first = np.where(rows.hi > rows.lo, rows.lo, np.iinfo(np.int64).max).min(axis=0)
     last = rows.hi.max(axis=0)
     parts: list[_Part] = []
     start, k_start, k_end = 0, 0, 0
     for row, (lo, hi) in enumerate(zip(first.tolist(), last.tolist(), strict=True)):
         if hi == 0:
             continue
+        together = (min(k_start, lo), max(k_end, hi))
+        apart = (lo >= k_end or hi <= k_start) and row - start >= 8
         if k_end == 0:
             start, k_start, k_end = row, lo, hi
-            continue
-        together = (min(k_start, lo), max(k_end, hi))
-        apart = lo >= k_end or hi <= k_start
-        if (row + 1 - start) * (together[1] - together[0]) > max_cells or (apart and row - start >= 8):
+        elif apart or (row + 1 - start) * (together[1] - together[0]) > max_cells:
             parts.append(_Part(start, row, k_start, k_end))
             start, k_start, k_end = row, lo, hi
         else:
@@ -130,213 +175,110 @@ def _parts(rows: RowIntervals, max_cells: int) -> list[_Part]:
     return parts
 
 
-class _Computation:
-    """One pass over key/value heads and parts of the sampled rows. Suffixes: P rows of a part, C its keys, M heads of a
-    group, g one key/value head."""
+def _mask(lo_IP: Tensor, hi_IP: Tensor, keys_C: Tensor) -> Tensor:
+    mask_PC = torch.zeros((lo_IP.shape[1], len(keys_C)), dtype=torch.bool, device=keys_C.device)
+    for lo_P, hi_P in zip(lo_IP, hi_IP, strict=True):
+        mask_PC |= (keys_C >= lo_P[:, None]) & (keys_C < hi_P[:, None])
+    return mask_PC
+
+
+class _Columns:
+    """dK and dV of one key/value head over all keys: right ones, and plain attention's sums before rounding."""
+
+    def __init__(
+        self, seqlen_k: int, width: int, precision: torch.dtype, wide: torch.dtype, device: torch.device
+    ) -> None:
+        self.dk_SD, self.dv_SD = (torch.zeros((seqlen_k, width), dtype=precision, device=device) for _ in "kv")
+        self.plain_dk_SD, self.plain_dv_SD = (torch.zeros((seqlen_k, width), dtype=wide, device=device) for _ in "kv")
+
+    def add(self, keys: slice, right: Results, rough: Results) -> None:
+        assert right.grads is not None and rough.grads is not None
+        self.dk_SD[keys] += right.grads.dk_CD
+        self.dv_SD[keys] += right.grads.dv_CD
+        self.plain_dk_SD[keys] += rough.grads.dk_CD
+        self.plain_dv_SD[keys] += rough.grads.dv_CD
+
+
+class _Sums:
+    """Results and squared errors gathered over heads and parts."""
 
     def __init__(
         self,
         shape: Shape,
-        slices: AttnSlices,
-        rows: IntArray,
-        q_BRND: Tensor,
-        k_BSGD: Tensor,
-        v_BSGD: Tensor,
-        dout_BRND: Tensor | None,
-        partials: int,
+        num_rows: int,
+        seqlen_k: int,
+        dtype: torch.dtype,
+        precision: torch.dtype,
+        device: torch.device,
+        *,
+        backward: bool,
     ) -> None:
-        self.shape, self.partials, self.rows, self.seqlen_k = shape, partials, rows, slices.seqlen_k
-        self.q_BRND, self.k_BSGD, self.v_BSGD, self.dout_BRND = q_BRND, k_BSGD, v_BSGD, dout_BRND
-        self.device, self.dtype = q_BRND.device, q_BRND.dtype
-        self.precision = precision_for(self.device, shape.dtype)
-        self.scale = 1.0 / math.sqrt(shape.head_dim)
-        intervals = row_intervals(slices, rows)
-        self.lo = torch.from_numpy(intervals.lo).to(self.device)
-        self.hi = torch.from_numpy(intervals.hi).to(self.device)
-        max_cells = SCORE_BYTES[self.device.type] // (8 * shape.group_size * shape.batch)
-        self.parts = _parts(intervals, max_cells)
+        self.shape, self.dtype, self.precision, self.device, self.backward = shape, dtype, precision, device, backward
+        self.seqlen_k = seqlen_k
+        rows = (shape.batch, num_rows, shape.num_heads_q, shape.head_dim)
+        columns = (shape.batch, seqlen_k, shape.num_heads_kv, shape.head_dim)
+        # Columns are kept in float32 where results have 16 bits, since they are the large part.
+        kept = torch.float32 if dtype in (torch.bfloat16, torch.float16) else precision
+        self.out_BRND, self.dq_BRND = (torch.zeros(rows, dtype=precision, device=device) for _ in range(2))
+        self.lse_BNR = torch.full((rows[0], rows[2], rows[1]), -torch.inf, dtype=precision, device=device)
+        sizes = {"out": num_rows, "dq": num_rows} | ({"dk": seqlen_k, "dv": seqlen_k} if backward else {})
+        self.error = {name: torch.zeros(size, dtype=precision, device=device) for name, size in sizes.items()}
+        self.noise = {name: torch.zeros(size, dtype=precision, device=device) for name, size in sizes.items()}
+        if backward:
+            self.dk_BSGD, self.dv_BSGD = (torch.zeros(columns, dtype=kept, device=device) for _ in range(2))
 
-    def run(self) -> Truth:
-        shape, dout_BRND = self.shape, self.dout_BRND
-        num_rows, kv, width = len(self.rows), shape.num_heads_kv, shape.head_dim
-        # Grouped layout: (batch, kv head, head in group, row, head_dim).
-        q_BGMRD = self._grouped(self.q_BRND)
-        dout_BGMRD = None if dout_BRND is None else self._grouped(dout_BRND)
-        exact = {
-            "out": self._zeros(*q_BGMRD.shape),
-            "lse": torch.full(q_BGMRD.shape[:-1], -torch.inf, dtype=self.precision, device=self.device),
-            "dq": self._zeros(*q_BGMRD.shape),
-        }
-        # Columns are kept in float32 where the results are 16 bits wide, since they are the large part.
-        kept = torch.float32 if self.dtype in (torch.bfloat16, torch.float16) else self.precision
-        columns = (shape.batch, self.seqlen_k, kv, width)
-        backward = dout_BRND is not None
-        dk_BSGD, dv_BSGD = (torch.zeros(columns, dtype=kept, device=self.device) if backward else None for _ in "kv")
-        errors = {"out": self._zeros(num_rows), "dq": self._zeros(num_rows), "dq_noise": self._zeros(num_rows)}
-        errors |= {name: self._zeros(self.seqlen_k) for name in ("dk", "dv", "dk_noise")}
-        for b in range(shape.batch):
-            for g in range(kv):
-                k_SD, v_SD = self.k_BSGD[b, :, g], self.v_BSGD[b, :, g]
-                q_MRD = q_BGMRD[b, g]
-                dout_MRD = None if dout_BGMRD is None else dout_BGMRD[b, g]
-                plain = _Columns(self.seqlen_k, width, torch.float32, self.device) if backward else None
-                right = _Columns(self.seqlen_k, width, self.precision, self.device) if backward else None
-                for part in self.parts:
-                    mask_PC = self._mask(part)
-                    mine = slice(part.start, part.end)
-                    to_right = self._right(part, mask_PC, q_MRD, k_SD, v_SD, dout_MRD, right, errors)
-                    to_plain = self._plain(part, mask_PC, q_MRD, k_SD, v_SD, dout_MRD, plain)
-                    for name, value in to_right.items():
-                        exact[name][b, g, :, mine] = value
-                    for name, value in to_plain.items():
-                        errors[name][mine] += (value.to(self.precision) - to_right[name]).square().sum(dim=(0, -1))
-                if right is not None and plain is not None and dk_BSGD is not None and dv_BSGD is not None:
-                    dk_BSGD[b, :, g], dv_BSGD[b, :, g] = right.dk_SD, right.dv_SD
-                    errors["dk"] += (plain.dk_SD.to(self.dtype).to(self.precision) - right.dk_SD).square().sum(dim=-1)
-                    errors["dv"] += (plain.dv_SD.to(self.dtype).to(self.precision) - right.dv_SD).square().sum(dim=-1)
-                    errors["dk_noise"] += right.noise_S
-        out_BRND = self._ungrouped(exact["out"])
-        dq_BRND = self._ungrouped(exact["dq"]) if backward else None
-        lse_BNR = exact["lse"].flatten(1, 2)
-        per_row, per_column = shape.batch * shape.num_heads_q * width, shape.batch * kv * width
-        made = Truth(
-            rows_R=self.rows,
-            precision=str(self.precision).removeprefix("torch."),
-            partials=self.partials,
-            out_BRND=out_BRND,
-            lse_BNR=lse_BNR,
-            out_unit_R=self._unit(errors["out"] / per_row, out_BRND.square().mean(dim=(0, 2, 3))),
-            lse_unit_BNR=LSE_UNIT + LSE_UNIT_RELATIVE * lse_BNR.abs().nan_to_num(posinf=0.0),
-        )
-        if dk_BSGD is not None and dv_BSGD is not None and dq_BRND is not None:
-            made.dout_BRND, made.dq_BRND, made.dk_BSGD, made.dv_BSGD = dout_BRND, dq_BRND, dk_BSGD, dv_BSGD
-            dq_size, dk_size, dv_size = (
-                one.square().mean(dim=(0, 2, 3), dtype=torch.float32).to(self.precision)
-                for one in (dq_BRND, dk_BSGD, dv_BSGD)
-            )
-            made.dq_unit_R = self._unit(errors["dq"] / per_row, dq_size, errors["dq_noise"] / per_row * width)
-            made.dk_unit_S = self._unit(errors["dk"] / per_column, dk_size, errors["dk_noise"] / per_column * width)
-            made.dv_unit_S = self._unit(errors["dv"] / per_column, dv_size)
-        return made
-
-    def _right(
-        self,
-        part: _Part,
-        mask_PC: Tensor,
-        q_MRD: Tensor,
-        k_SD: Tensor,
-        v_SD: Tensor,
-        dout_MRD: Tensor | None,
-        columns: _Columns | None,
-        errors: dict[str, Tensor],
-    ) -> dict[str, Tensor]:
-        """The definition, in the oracle's precision."""
-        mine, keys = slice(part.start, part.end), slice(part.k_start, part.k_end)
-        q_MPD, k_CD, v_CD = (one.to(self.precision) for one in (q_MRD[:, mine], k_SD[keys], v_SD[keys]))
-        p_MPC, lse_MP = _softmax(q_MPD @ k_CD.T * self.scale, mask_PC)
-        found = {"out": p_MPC @ v_CD, "lse": lse_MP}
-        if dout_MRD is None or columns is None:
-            return found
-        dout_MPD = dout_MRD[:, mine].to(self.precision)
-        pull_MPC = p_MPC * (dout_MPD @ v_CD.T)
-        # Size of dQ and dK if nothing cancelled: rounding in float32 is relative to it, also where they are zero.
-        pull_square_MPC = pull_MPC.square()
-        errors["dq_noise"][mine] += pull_square_MPC.sum(dim=(0, -1)) * self.scale**2
-        columns.noise_S[keys] += pull_square_MPC.sum(dim=(0, 1)) * self.scale**2
-        ds_MPC = pull_MPC - p_MPC * pull_MPC.sum(dim=-1, keepdim=True)
-        found["dq"] = ds_MPC @ k_CD * self.scale
-        columns.dk_SD[keys] += ds_MPC.flatten(0, 1).T @ q_MPD.flatten(0, 1) * self.scale
-        columns.dv_SD[keys] += p_MPC.flatten(0, 1).T @ dout_MPD.flatten(0, 1)
-        return found
-
-    def _plain(
-        self,
-        part: _Part,
-        mask_PC: Tensor,
-        q_MRD: Tensor,
-        k_SD: Tensor,
-        v_SD: Tensor,
-        dout_MRD: Tensor | None,
-        columns: _Columns | None,
-    ) -> dict[str, Tensor]:
-        """Plain attention in the workload's dtype, in `partials` pieces of the keys merged by lse."""
-        mine, keys = slice(part.start, part.end), slice(part.k_start, part.k_end)
+    def columns(self, batch: int, head: int) -> _Columns | None:
+        """Empty sums for the next key/value head."""
         wide = torch.float64 if self.dtype == torch.float64 else torch.float32
-        q_MPD, k_CD, v_CD = (one.to(wide) for one in (q_MRD[:, mine], k_SD[keys], v_SD[keys]))
-        scores_MPC = q_MPD @ k_CD.T * self.scale
-        p_MPC, lse_MP = _softmax(scores_MPC, mask_PC)
-        out_MPD = torch.zeros_like(q_MPD)
-        for piece_C in self._pieces(part):
-            piece_p_MPC, piece_lse_MP = (
-                (p_MPC, lse_MP) if self.partials == 1 else _softmax(scores_MPC, mask_PC & piece_C)
+        width = self.shape.head_dim
+        return _Columns(self.seqlen_k, width, self.precision, wide, self.device) if self.backward else None
+
+    def add_rows(self, batch: int, heads: slice, mine: slice, right: Results, rough: Results) -> None:
+        self.out_BRND[batch, mine, heads] = right.out_MPD.transpose(0, 1)
+        self.lse_BNR[batch, heads, mine] = right.lse_MP
+        self.error["out"][mine] += (rough.out_MPD.to(self.precision) - right.out_MPD).square().sum(dim=(0, 2))
+        if right.grads is not None and rough.grads is not None:
+            self.dq_BRND[batch, mine, heads] = right.grads.dq_MPD.transpose(0, 1)
+            difference = rough.grads.dq_MPD.to(self.precision) - right.grads.dq_MPD
+            self.error["dq"][mine] += difference.square().sum(dim=(0, 2))
+
+    def finish_columns(self, batch: int, head: int, columns: _Columns) -> None:
+        self.dk_BSGD[batch, :, head], self.dv_BSGD[batch, :, head] = columns.dk_SD, columns.dv_SD
+        for name, rough, right in (
+            ("dk", columns.plain_dk_SD, columns.dk_SD),
+            ("dv", columns.plain_dv_SD, columns.dv_SD),
+        ):
+            self.error[name] += (rough.to(self.dtype).to(self.precision) - right).square().sum(dim=1)
+
+    def truth(self, rows: IntArray, partials: int) -> Truth:
+        lse_size_BNR = self.lse_BNR.abs().nan_to_num(posinf=0.0)
+        grads = None
+        if self.backward:
+            grads = GradientTruth(
+                dq_BRND=self.dq_BRND,
+                dk_BSGD=self.dk_BSGD,
+                dv_BSGD=self.dv_BSGD,
+                dq_unit_R=self._unit("dq", self.dq_BRND),
+                dk_unit_S=self._unit("dk", self.dk_BSGD),
+                dv_unit_S=self._unit("dv", self.dv_BSGD),
             )
-            weight_MP1 = torch.exp(piece_lse_MP - lse_MP.nan_to_num(neginf=0.0))[..., None]
-            out_MPD += weight_MP1 * (piece_p_MPC.to(self.dtype).to(wide) @ v_CD).to(self.dtype).to(wide)
-        out_MPD = out_MPD.to(self.dtype)
-        found = {"out": out_MPD}
-        if dout_MRD is None or columns is None:
-            return found
-        dout_MPD = dout_MRD[:, mine].to(wide)
-        delta_MP1 = (dout_MPD * out_MPD.to(wide)).sum(dim=-1, keepdim=True)
-        ds_MPC = (p_MPC * (dout_MPD @ v_CD.T - delta_MP1)).to(self.dtype).to(wide)
-        dq_MPD = torch.zeros_like(q_MPD)
-        for piece_C in self._pieces(part):
-            piece_ds_MPC = ds_MPC if self.partials == 1 else ds_MPC * piece_C
-            dq_MPD += (piece_ds_MPC @ k_CD * self.scale).to(self.dtype).to(wide)
-        found["dq"] = dq_MPD.to(self.dtype)
-        columns.dk_SD[keys] += ds_MPC.flatten(0, 1).T @ q_MPD.flatten(0, 1) * self.scale
-        columns.dv_SD[keys] += p_MPC.to(self.dtype).to(wide).flatten(0, 1).T @ dout_MPD.flatten(0, 1)
-        return found
+        return Truth(
+            rows_R=rows,
+            precision=str(self.precision).removeprefix("torch."),
+            partials=partials,
+            out_BRND=self.out_BRND,
+            lse_BNR=self.lse_BNR,
+            out_unit_R=self._unit("out", self.out_BRND),
+            lse_unit_BNR=LSE_UNIT + LSE_UNIT_RELATIVE * lse_size_BNR,
+            grads=grads,
+        )
 
-    def _pieces(self, part: _Part) -> Iterator[Tensor]:
-        """Which keys of a part belong to each of the equal pieces of the whole sequence."""
-        keys_C = torch.arange(part.k_start, part.k_end, device=self.device)
-        for piece in range(self.partials):
-            yield keys_C * self.partials // self.seqlen_k == piece
-
-    def _mask(self, part: _Part) -> Tensor:
-        keys_C = torch.arange(part.k_start, part.k_end, device=self.device)
-        mask_PC = torch.zeros((part.end - part.start, len(keys_C)), dtype=torch.bool, device=self.device)
-        for lo_R, hi_R in zip(self.lo, self.hi, strict=True):
-            mask_PC |= (keys_C >= lo_R[part.start : part.end, None]) & (keys_C < hi_R[part.start : part.end, None])
-        return mask_PC
-
-    def _unit(self, error_square: Tensor, size_square: Tensor, noise_square: Tensor | None = None) -> Tensor:
-        """Unit of error per row: plain attention's RMS, at least the rounding of the result and of float32 inside."""
-        eps = torch.finfo(self.dtype).eps
-        inside = torch.finfo(torch.float64 if self.dtype == torch.float64 else torch.float32).eps
-        unit = torch.maximum(error_square.sqrt(), size_square.sqrt() * (FLOOR_EPS[self.dtype] * eps))
-        if noise_square is not None:
-            unit = torch.maximum(unit, noise_square.sqrt() * (eps / 64 + 4 * inside))
-        return unit.clamp_min(1e-30)
-
-    def _zeros(self, *size: int) -> Tensor:
-        return torch.zeros(size, dtype=self.precision, device=self.device)
-
-    def _grouped(self, value_BRND: Tensor) -> Tensor:
-        batch, num_rows, _, width = value_BRND.shape
-        grouped = value_BRND.reshape(batch, num_rows, self.shape.num_heads_kv, self.shape.group_size, width)
-        return grouped.permute(0, 2, 3, 1, 4)
-
-    @staticmethod
-    def _ungrouped(value_BGMRD: Tensor) -> Tensor:
-        return value_BGMRD.flatten(1, 2).transpose(1, 2)
-
-
-class _Columns:
-    """Sums over rows for all keys of one key/value head."""
-
-    def __init__(self, seqlen_k: int, head_dim: int, precision: torch.dtype, device: torch.device) -> None:
-        self.dk_SD = torch.zeros((seqlen_k, head_dim), dtype=precision, device=device)
-        self.dv_SD = torch.zeros((seqlen_k, head_dim), dtype=precision, device=device)
-        self.noise_S = torch.zeros(seqlen_k, dtype=precision, device=device)
-
-
-def _softmax(scores_MPC: Tensor, mask_PC: Tensor) -> tuple[Tensor, Tensor]:
-    """(P, lse) under a mask; a row without keys has P = 0 and lse = -inf."""
-    scores_MPC = scores_MPC.masked_fill(~mask_PC, -torch.inf)
-    top_MP1 = scores_MPC.amax(dim=-1, keepdim=True).nan_to_num(neginf=0.0)
-    p_MPC = torch.exp(scores_MPC - top_MP1)
-    sum_MP1 = p_MPC.sum(dim=-1, keepdim=True)
-    lse_MP = (top_MP1 + sum_MP1.log()).squeeze(-1)
-    return p_MPC / sum_MP1.clamp_min(torch.finfo(p_MPC.dtype).tiny), lse_MP
+    def _unit(self, name: str, value_BRND: Tensor) -> Tensor:
+        """Per row the RMS over batch, heads and head_dim of plain attention's error, at least what must be expected."""
+        batch, num_rows, heads, width = value_BRND.shape
+        found_R = self.error[name] / (batch * heads * width)
+        norm_R = torch.stack([torch.linalg.vector_norm(part, dim=(1, 2)) for part in value_BRND]).to(self.precision)
+        rounding_R = norm_R.square().sum(dim=0) * ((FLOOR_EPS[self.dtype] * torch.finfo(self.dtype).eps) ** 2)
+        expected_R = self.noise[name] / (batch * heads) + rounding_R / (batch * heads * width)
+        assert len(found_R) == num_rows
+        return torch.maximum(found_R, expected_R).sqrt().clamp_min(1e-30)

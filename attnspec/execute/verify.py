@@ -246,9 +246,8 @@ def _sparse_findings(
 ) -> Iterator[Finding]:
     right = checks.truth(prepared.partials)
     here = _Here(right.rows_R, prepared.q_rows, checks.k_BSGD.device)
-    assert tensors.dout_BTND is not None and right.dq_BRND is not None and right.dq_unit_R is not None
-    assert right.dk_BSGD is not None and right.dv_BSGD is not None
-    assert right.dk_unit_S is not None and right.dv_unit_S is not None
+    grads = right.grads
+    assert tensors.dout_BTND is not None and grads is not None
     sparse_BTND = torch.zeros_like(tensors.dout_BTND)
     sparse_BTND[:, here.local] = tensors.dout_BTND[:, here.local]
     dout = prepared.bound.load_dout(sparse_BTND)
@@ -256,11 +255,11 @@ def _sparse_findings(
     yield _finite("dq", dq_BTND, prepared.q_rows)
     yield _finite("dk", dk_BSGD, prepared.k_rows)
     yield _finite("dv", dv_BSGD, prepared.k_rows)
-    yield _compare("dq", dq_BTND[:, here.local], right.dq_BRND, right.dq_unit_R, here, BOUND_DQ)
-    yield _zero_elsewhere(dq_BTND, right.dq_unit_R, here)
+    yield _compare("dq", dq_BTND[:, here.local], grads.dq_BRND, grads.dq_unit_R, here, BOUND_DQ)
+    yield _zero_elsewhere(dq_BTND, grads.dq_unit_R, here)
     columns = _Here(np.arange(checks.slices.seqlen_k), prepared.k_rows, checks.k_BSGD.device)
-    yield _compare("dk", dk_BSGD, right.dk_BSGD, right.dk_unit_S, columns, BOUND_DK)
-    yield _compare("dv", dv_BSGD, right.dv_BSGD, right.dv_unit_S, columns, BOUND_DV)
+    yield _compare("dk", dk_BSGD, grads.dk_BSGD, grads.dk_unit_S, columns, BOUND_DK)
+    yield _compare("dv", dv_BSGD, grads.dv_BSGD, grads.dv_unit_S, columns, BOUND_DV)
 
 
 def _timed_findings(
@@ -268,13 +267,14 @@ def _timed_findings(
 ) -> Iterator[Finding]:
     right = checks.truth(prepared.partials)
     here = _Here(right.rows_R, prepared.q_rows, checks.k_BSGD.device)
-    assert right.dq_BRND is not None and right.dq_unit_R is not None
+    grads = right.grads
+    assert grads is not None
     dq_BTND, dk_BSGD, dv_BSGD = calls.backward(prepared.inputs, forward, prepared.dout)
     yield _finite("dq", dq_BTND, prepared.q_rows)
     yield _finite("dk", dk_BSGD, prepared.k_rows)
     yield _finite("dv", dv_BSGD, prepared.k_rows)
     # A row of dQ depends on no other row of dO, so the sparse oracle holds here too.
-    yield _compare("dq", dq_BTND[:, here.local], right.dq_BRND, right.dq_unit_R, here, BOUND_DQ)
+    yield _compare("dq", dq_BTND[:, here.local], grads.dq_BRND, grads.dq_unit_R, here, BOUND_DQ)
     yield checks.identities().check(tensors, dk_BSGD, dv_BSGD)
 
 
