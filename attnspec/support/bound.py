@@ -29,6 +29,9 @@ class BoundKernel(Protocol):
     `load` and `load_dout` bring canonical tensors into the library's layout (untimed); `forward` and `backward` are
     what is timed: device work of the library alone, no copies that a user of the library would not need.
     `canonical_*` bring results back to canonical layout (untimed).
+
+    A kernel whose exponential is approximate may have one more attribute, `lse_tolerance: float`: the absolute error of
+    its lse that this causes, as measured, with where from in a comment. Without it lse must be right to float32.
     """
 
     explicit_backward: bool
