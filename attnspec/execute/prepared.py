@@ -34,7 +34,7 @@ class Step:
 class Prepared:
     """A bound implementation and, after `load`, its inputs.
 
-    needs_backward: it was bound for a backward (passes bwd, fwd_bwd). q_rows, k_rows: positions that this rank's
+    needs_backward: it was bound for a backward (passes bwd, fwd_bwd). lse_tolerance: as in BoundKernel. q_rows, k_rows: positions that this rank's
     tensors hold, None for the whole sequence in order. partials: into how many parts the keys of a row are split and
     merged. The last four are facts of a strategy.
     """
@@ -43,6 +43,7 @@ class Prepared:
     needs_backward: bool
     lower_s: float
     backend: str | None = None
+    lse_tolerance: float = 0.0
     q_rows: IntArray | None = None
     k_rows: IntArray | None = None
     partials: int = 1
@@ -112,6 +113,7 @@ def prepare_kernel(implementation: Implementation, problem: Problem, provider: s
         needs_backward=problem.needs_backward,
         lower_s=time.perf_counter() - started,
         backend=bound.backend,
+        lse_tolerance=getattr(bound, "lse_tolerance", 0.0),
     )
 
 

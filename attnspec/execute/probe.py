@@ -55,7 +55,7 @@ def make_codes(shape: Shape, seqlen_k: int, intervals: RowIntervals, *, seed: in
     )
 
 
-def check_probe(codes: Codes, out_BTND: Tensor, lse_BNT: Tensor | None) -> Finding:
+def check_probe(codes: Codes, out_BTND: Tensor, lse_BNT: Tensor | None, *, lse_tolerance: float = 0.0) -> Finding:
     """Compare a probe's results with what the mask demands; rows without keys must be exactly 0 (lse -inf)."""
     worst = Finding(error=0.0, bound=1.0)
     for head_kv, rows, expected_PD, tolerance_PD in _expected(codes):
@@ -76,7 +76,7 @@ def check_probe(codes: Codes, out_BTND: Tensor, lse_BNT: Tensor | None) -> Findi
             )
     if worst.failed or lse_BNT is None:
         return worst
-    return worst.or_worse(_check_lse(codes, lse_BNT))
+    return worst.or_worse(_check_lse(codes, lse_BNT, lse_tolerance))
 
 
 def _expected(codes: Codes) -> Iterator[tuple[int, slice, Tensor, Tensor]]:
@@ -102,11 +102,11 @@ def _expected(codes: Codes) -> Iterator[tuple[int, slice, Tensor, Tensor]]:
             )
 
 
-def _check_lse(codes: Codes, lse_BNT: Tensor) -> Finding:
+def _check_lse(codes: Codes, lse_BNT: Tensor, lse_tolerance: float) -> Finding:
     expected_T = codes.counts_T.to(torch.float64).log()
     error_BNT = (lse_BNT.to(torch.float64) - expected_T).abs()
     error_BNT = torch.where(lse_BNT == expected_T, 0.0, error_BNT)  # -inf on rows without keys
-    tolerance_T = LSE_ABSOLUTE + LSE_RELATIVE * expected_T.abs().nan_to_num(posinf=0.0)
+    tolerance_T = lse_tolerance + LSE_ABSOLUTE + LSE_RELATIVE * expected_T.abs().nan_to_num(posinf=0.0)
     found = Finding.worst_of(error_BNT / tolerance_T, bound=1.0)
     _, head, row = found.index
     return found.with_reason(

@@ -228,7 +228,7 @@ def _probe_findings(prepared: Prepared, checks: Checks, tensors: Tensors, calls:
     inputs = prepared.bound.load(torch.zeros_like(tensors.q_BTND), tensors.k_BSGD, values_BSGD)
     out_BTND, lse_BNT = calls.canonical_out(calls.forward(inputs))
     yield _finite("out of the mask probe", out_BTND, prepared.q_rows)
-    yield check_probe(codes, out_BTND, lse_BNT)
+    yield check_probe(codes, out_BTND, lse_BNT, lse_tolerance=prepared.lse_tolerance)
 
 
 def _out_findings(prepared: Prepared, checks: Checks, calls: _Calls, forward: Forward) -> Iterator[Finding]:
@@ -238,7 +238,7 @@ def _out_findings(prepared: Prepared, checks: Checks, calls: _Calls, forward: Fo
     yield _finite("out", out_BTND, prepared.q_rows)
     yield _compare("out", out_BTND[:, here.local], right.out_BRND, right.out_unit_R, here, BOUND_OUT)
     if lse_BNT is not None:
-        yield _compare_lse(lse_BNT[:, :, here.local], right, here)
+        yield _compare_lse(lse_BNT[:, :, here.local], right, here, prepared.lse_tolerance)
 
 
 def _sparse_findings(
@@ -316,12 +316,12 @@ def _compare(name: str, got_BRND: Tensor, right_BRND: Tensor, unit_R: Tensor, he
     return worst
 
 
-def _compare_lse(lse_BNR: Tensor, right: Truth, here: _Here) -> Finding:
+def _compare_lse(lse_BNR: Tensor, right: Truth, here: _Here, tolerance: float) -> Finding:
     """Largest error over heads; a row without keys must be exactly -inf."""
     expected_BNR, unit_BNR = right.lse_BNR[:, :, here.index], right.lse_unit_BNR[:, :, here.index]
     got_BNR = lse_BNR.to(expected_BNR.dtype)
     error_BNR = torch.where(got_BNR == expected_BNR, 0.0, (got_BNR - expected_BNR).abs())
-    found = Finding.worst_of(error_BNR / unit_BNR, bound=BOUND_LSE)
+    found = Finding.worst_of(error_BNR / (unit_BNR + tolerance / BOUND_LSE), bound=BOUND_LSE)
     batch, head, row = found.index
     if got_BNR.numel() == 0:
         return found
