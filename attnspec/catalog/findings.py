@@ -48,7 +48,14 @@ def error_of(*findings: Finding) -> ValidationError:
 def findings_of(error: ValidationError, about: Mapping[str, str] | None = None) -> list[Finding]:
     """The findings in a ValidationError; `about` holds the keys of the model that raised it and what each means."""
     keys = about or {}
-    return [Finding(message=_message(one, keys), loc=one["loc"]) for one in error.errors(include_url=False)]
+    errors = error.errors(include_url=False)
+    meant = [nearest(str(one["loc"][-1]), keys) for one in errors if one["type"] == "extra_forbidden"]
+    return [
+        Finding(message=_message(one, keys), loc=one["loc"])
+        for one in errors
+        # A misspelt key is one fault, not an unknown key and a missing one.
+        if not (one["type"] == "missing" and any(f"'{one['loc'][-1]}'" in hint for hint in meant))
+    ]
 
 
 def collect(findings: list[Finding], loc: Loc, check: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
@@ -153,6 +160,10 @@ _KINDS = {
 _BOUNDS = {"ge": "at least", "gt": "over", "le": "at most", "lt": "under"}
 
 
+def _number(bound: Any) -> str:
+    return str(int(bound)) if isinstance(bound, float) and bound.is_integer() else str(bound)
+
+
 def _message(error: ErrorDetails, about: Mapping[str, str]) -> str:
     kind, context, got = error["type"], error.get("ctx", {}), error["input"]
     if kind == "attnspec":
@@ -170,6 +181,6 @@ def _message(error: ErrorDetails, about: Mapping[str, str]) -> str:
         return f'got {shown(got)}; allowed: text; write it in quotes: "{shown(got)}"'
     for bound, words in _BOUNDS.items():
         if bound in context:
-            return f"got {shown(got)}; allowed: {words} {context[bound]}"
+            return f"got {shown(got)}; allowed: {words} {_number(context[bound])}"
     wanted = _KINDS.get(kind.partition("_")[0])
     return f"got {shown(got)}; allowed: {wanted}" if wanted else f"got {shown(got)}: {error['msg']}"

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from attnspec.catalog.findings import Finding
 
 
 @click.command()
@@ -18,11 +22,12 @@ def command(context: click.Context, specs: tuple[str, ...], overrides: tuple[str
     Prints every problem with file, line and path. Exit code 0 when all are fine, else 2.
     """
     from attnspec.errors import Problem, SpecError
+    from attnspec.spec import read_spec
 
     problems: list[Problem] = []
     for path in specs:
         try:
-            check_file(path, overrides)
+            read_spec(path, overrides, checks=[runner_findings])
         except SpecError as error:
             problems.extend(error.problems)
             if not as_json:
@@ -38,19 +43,20 @@ def command(context: click.Context, specs: tuple[str, ...], overrides: tuple[str
     context.exit(2 if problems else 0)
 
 
-def check_file(path: str, overrides: tuple[str, ...]) -> None:
-    """Raise SpecError with everything wrong in one spec file, its runner included."""
+def runner_findings(value: Any) -> list[Finding]:
+    """What is wrong with the runner that a spec file names."""
     import os
     from pathlib import Path
 
-    from attnspec.errors import InputError, SpecError
+    from attnspec.catalog.findings import Finding
+    from attnspec.errors import InputError
     from attnspec.launch.runner_profile import load_runner, search_folders
-    from attnspec.spec import read_spec
+    from attnspec.spec.load import text_at
 
-    held = read_spec(path, overrides)
+    runner = text_at(value, "runner")
     try:
-        load_runner(held.spec.runner, search_folders(cwd=Path.cwd(), environ=os.environ))
-    except SpecError:
-        raise  # the problems are those of the runner's own file
+        if runner is not None:
+            load_runner(runner, search_folders(cwd=Path.cwd(), environ=os.environ))
     except InputError as error:
-        raise SpecError([held.problem(str(error), "runner")]) from None
+        return [Finding(message=" ".join(str(error).split("\n")), loc=("runner",))]
+    return []

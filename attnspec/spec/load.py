@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from pydantic import ValidationError
-
-from attnspec.catalog.findings import Finding, dotted, findings_of, shown
+from attnspec.catalog.findings import Finding, collect, dotted, shown
 from attnspec.errors import Problem, SpecError, nearest
 from attnspec.sample.reading import SUFFIXES, shipped_names
-from attnspec.spec.models import Data, Spec
+from attnspec.spec.models import Spec
 from attnspec.spec.overrides import apply_override
 from attnspec.spec.yaml_text import Document, line_and_column, parse_yaml
+
+Check = Callable[[Any], Iterable[Finding]]
 
 MAX_FILE_BYTES = 16 * 1024**2
 _OTHER_ENCODINGS = {
@@ -47,8 +48,12 @@ def load_spec(path: str | Path, overrides: Sequence[str] = ()) -> Spec:
     return read_spec(path, overrides).spec
 
 
-def read_spec(path: str | Path, overrides: Sequence[str] = ()) -> SpecFile:
-    """As `load_spec`, with the places of all parts."""
+def read_spec(path: str | Path, overrides: Sequence[str] = (), checks: Sequence[Check] = ()) -> SpecFile:
+    """As `load_spec`, with the places of all parts.
+
+    checks: further checks, each given what the file holds before it is known to be a spec, so that their findings come
+    together with all others.
+    """
     file = str(path)
     document = parse_yaml(_read(path, file), file)
     if not document.complete:
@@ -57,23 +62,17 @@ def read_spec(path: str | Path, overrides: Sequence[str] = ()) -> SpecFile:
         raise SpecError([*document.problems, Problem(message="is empty; a spec starts with `attnspec: 1`", file=file)])
     for override in overrides:
         apply_override(document, override)
-    try:
-        spec = Spec.model_validate(document.value)
-    except ValidationError as error:
-        found = [finding for finding in findings_of(error) if not document.is_broken(finding.loc)]
-        document.problems.extend(_problem(finding, document, file) for finding in found)
-        raise _all_at_once(document) from None
-    held = SpecFile(spec=_with_lengths_beside(spec, Path(path)), file=file, document=document)
-    fault = _lengths_fault(held.spec.data)
-    if fault is not None:
-        document.problems.append(held.problem(fault, "data", "lengths"))
-    if document.problems:
-        raise _all_at_once(document)
-    return held
-
-
-def _all_at_once(document: Document) -> SpecError:
-    return SpecError(sorted(document.problems, key=lambda one: (one.line or 0, one.column or 0)))
+    folder = Path(path).resolve().parent
+    findings: list[Finding] = [
+        *(finding for check in checks for finding in check(document.value)),
+        *_lengths_findings(document.value, folder),
+    ]
+    spec = collect(findings, (), Spec.model_validate, document.value)
+    found = [finding for finding in findings if not document.is_broken(finding.loc)]
+    document.problems.extend(_problem(finding, document, file) for finding in found)
+    if spec is None or document.problems:
+        raise SpecError(sorted(document.problems, key=lambda one: (one.line or 0, one.column or 0)))
+    return SpecFile(spec=_with_lengths_beside(spec, folder), file=file, document=document)
 
 
 def _read(path: str | Path, file: str) -> str:
@@ -112,24 +111,42 @@ def _problem(finding: Finding, document: Document, file: str) -> Problem:
     )
 
 
-def _lengths_fault(data: Data) -> str | None:
-    """Why there is no such distribution, without reading it."""
-    if data.lengths in shipped_names():
+def _lengths_findings(value: Any, folder: Path) -> list[Finding]:
+    """What is wrong with `data.lengths`, without reading the distribution."""
+    lengths = text_at(value, "data", "lengths")
+    fault = None if lengths is None else _lengths_fault(lengths, folder)
+    return [] if fault is None else [Finding(message=fault, loc=("data", "lengths"))]
+
+
+def text_at(value: Any, *keys: str) -> str | None:
+    """The text under nested keys of what a file holds, None where there is none."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value if isinstance(value, str) and value else None
+
+
+def _lengths_fault(lengths: str, folder: Path) -> str | None:
+    if lengths in shipped_names():
         return None
     allowed = f"{', '.join(shipped_names())}, or a file ending in {', '.join(SUFFIXES)}"
-    if not data.lengths_are_a_file:
-        return f"got {shown(data.lengths)}{nearest(data.lengths, shipped_names())}; allowed: {allowed}"
-    file = Path(data.lengths)
+    if not _is_path(lengths):
+        return f"got {shown(lengths)}{nearest(lengths, shipped_names())}; allowed: {allowed}"
+    file = Path(lengths)
     if file.suffix.lower() not in SUFFIXES:
         return f"got a file ending in {shown(file.suffix)}; allowed: {allowed}"
     try:
-        return None if file.is_file() else f"no such file: {file}"
-    except (OSError, ValueError) as error:
-        return f"got {shown(data.lengths)}, which is no path: {error}"
+        return None if (folder / file).is_file() else f"no such file: {(folder / file).resolve()}"
+    except OSError as error:
+        return f"got {shown(lengths)}: {error.strerror}"
 
 
-def _with_lengths_beside(spec: Spec, file: Path) -> Spec:
-    if not spec.data.lengths_are_a_file:
+def _is_path(lengths: str) -> bool:
+    """Names of shipped distributions have neither a slash nor a suffix."""
+    return "/" in lengths or Path(lengths).suffix != ""
+
+
+def _with_lengths_beside(spec: Spec, folder: Path) -> Spec:
+    if not _is_path(spec.data.lengths):
         return spec
-    lengths = str((file.resolve().parent / spec.data.lengths).resolve())
+    lengths = str((folder / spec.data.lengths).resolve())
     return spec.model_copy(update={"data": spec.data.model_copy(update={"lengths": lengths})})

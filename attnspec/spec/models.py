@@ -8,10 +8,17 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
-from pathlib import PurePath
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator, WithJsonSchema, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+)
 
 from attnspec.catalog.findings import Finding, Section, error_of, not_among, shown
 from attnspec.shape import DTYPES, DType, Shape
@@ -69,16 +76,15 @@ class ShapeSection(Section):
     dtype: Annotated[DType, PlainValidator(_dtype), WithJsonSchema({"enum": list(DTYPES)})] = "bfloat16"
     """Element type of the tensors."""
 
-    @model_validator(mode="after")
-    def _divisible(self) -> ShapeSection:
-        rest = self.num_heads_q % self.num_heads_kv
-        if rest:
-            message = (
-                f"got {self.num_heads_q}; allowed: a multiple of num_heads_kv "
-                f"({self.num_heads_q} % {self.num_heads_kv} = {rest})"
-            )
-            raise error_of(Finding(message=message, loc=("num_heads_q",)))
-        return self
+    @field_validator("num_heads_kv")
+    @classmethod
+    def _divides(cls, value: int, info: ValidationInfo) -> int:
+        num_heads_q = info.data.get("num_heads_q")  # not there when it is wrong itself
+        if num_heads_q is not None and num_heads_q % value:
+            rest = num_heads_q % value
+            message = f"got {value}; allowed: a divisor of num_heads_q ({num_heads_q} % {value} = {rest})"
+            raise error_of(Finding(message=message))
+        return value
 
 
 class Data(Section):
@@ -92,11 +98,6 @@ class Data(Section):
     """Documents over this share of a pack are split into pieces of it."""
     num_packs: Size | None = None
     """Packs per workload; by default 4 at the kernel level, 20 at the distributed level."""
-
-    @property
-    def lengths_are_a_file(self) -> bool:
-        """Whether `lengths` is a path; names have neither a slash nor a suffix."""
-        return "/" in self.lengths or PurePath(self.lengths).suffix != ""
 
 
 class MeasureSection(Section):

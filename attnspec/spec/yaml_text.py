@@ -119,8 +119,7 @@ class _Reader:
         mark: Any = error.problem_mark
         if mark is not None and self.text[mark.index : mark.index + 1] == "\t":
             return "got a tab; allowed: spaces"
-        context = f" {error.context}" if error.context else ""
-        return f"is not YAML:{context}: {error.problem}" if error.problem else f"is not YAML:{context}"
+        return ": ".join(part for part in ("is not YAML", error.context, error.problem) if part)
 
     def add_problem(self, message: str, mark: Any, loc: Loc = ()) -> None:
         line, column = (None, None) if mark is None else (mark.line + 1, mark.column + 1)
