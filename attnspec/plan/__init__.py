@@ -7,7 +7,7 @@ from attnspec.plan.graph import count_nodes
 from attnspec.plan.jobs import restrict
 from attnspec.plan.model import Case, Job, MaskNode, Plan, SampleNode, Unsupported, Workload, WorkloadGroup
 from attnspec.plan.requests import job_request
-from attnspec.plan.rows import base_row
+from attnspec.plan.rows import base_row, base_rows
 from attnspec.plan.select import parse_only, select
 from attnspec.sample import read_lengths
 from attnspec.spec import Spec
@@ -35,6 +35,7 @@ __all__ = [
     "Workload",
     "WorkloadGroup",
     "base_row",
+    "base_rows",
     "compile_plan",
     "count_nodes",
     "job_request",

@@ -15,10 +15,13 @@ def group_jobs(cases: Iterable[Case], *, runner: str, image: str | None) -> tupl
     """Jobs in the order in which their first cases come; groups within a job likewise."""
     held: dict[_JobKey, dict[tuple[str, Level], list[Case]]] = {}
     envs: dict[_JobKey, Mapping[str, str]] = {}
+    keys: dict[tuple[int, int], _JobKey] = {}  # by identity: cases share their environments
     for case in cases:
-        key = (case.cp_size, tuple(sorted(case.env.items())))
-        envs.setdefault(key, case.env)
-        held.setdefault(key, {}).setdefault((case.workload.workload_id, case.level), []).append(case)
+        known = (case.cp_size, id(case.env))
+        if known not in keys:
+            keys[known] = (case.cp_size, tuple(sorted(case.env.items())))
+            envs.setdefault(keys[known], case.env)
+        held.setdefault(keys[known], {}).setdefault((case.workload.workload_id, case.level), []).append(case)
     return tuple(
         Job(
             job_id=job_id(runner=runner, image=image, world_size=world_size, env=envs[world_size, env]),
