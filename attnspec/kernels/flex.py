@@ -1,14 +1,16 @@
 """flex: torch's FlexAttention, compiled, with a BlockMask made straight from the slices.
 
-The mask is arithmetic where the whole mask is one band (full, causal, sliding windows), else one or a few intervals per
-query read from 1-D tensors, so that other packs of one shape run the same code. On the CPU, where compiling takes longer
-than anything else, it is always intervals: all masks of one shape with as many intervals share one graph. Index tables have a fixed width while
-they are small, and a power of two above: FlexAttention compiles once more for each width. Their memory grows with the
-non-empty blocks: 5 MiB for documents of 256K tokens, 0.5 GiB for plain causal at 1M; over 8 GiB the mask is refused.
+The mask is arithmetic where the whole mask is one band (full, causal, sliding windows), else one or a few intervals
+per query read from 1-D tensors, so that other packs of one shape run the same code. On the CPU, where compiling takes
+longer than anything else, it is always intervals: masks of one shape with as many intervals share one graph.
 
-Compiled with fullgraph=True and dynamic=False, so that nothing runs uncompiled in silence. Backends TRITON (the default
-on CUDA) and FLASH (flash-attn-4); on the CPU torch has a C++ template, forward only. torch returns the log-sum-exp only
-on request and scales it in a kernel of its own, so `lse` is off unless asked for.
+Index tables have a fixed width while they are small, and a power of two above: FlexAttention compiles once more for
+each width. Their memory grows with the non-empty blocks: 14 MiB for documents of 256K tokens, 0.5 GiB for plain
+causal at 1M; over 8 GiB the mask is refused.
+
+Compiled with fullgraph=True and dynamic=False, so that nothing runs uncompiled in silence. Backends TRITON (the
+default on CUDA) and FLASH (flash-attn-4); on the CPU torch has a C++ template, forward only. torch returns the log-
+sum-exp only on request and scales it in a kernel of its own, so `lse` is off unless asked for.
 """
 
 from __future__ import annotations
