@@ -1,6 +1,6 @@
 """The algebra of AttnSlices: table, checks, area, rows as intervals, clipping, dense picture."""
 
-from attnspec.slices.arrow import from_arrow, to_arrow
+from attnspec.slices.arrow import from_arrow, read_areas, to_arrow
 from attnspec.slices.checks import check
 from attnspec.slices.clipping import clip, take
 from attnspec.slices.dense import dense
@@ -27,6 +27,7 @@ __all__ = [
     "from_ranges",
     "grid_counts",
     "merge",
+    "read_areas",
     "row_counts",
     "row_intervals",
     "take",

@@ -71,3 +71,9 @@ def from_arrow(table: pa.Table) -> list[AttnSlices]:
         )
         for start, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
     ]
+
+
+def read_areas(table: pa.Table) -> list[int]:
+    """The packs' areas from a table made by `to_arrow`, without counting again."""
+    areas: list[int] = json.loads(table.schema.metadata[b"areas"])
+    return areas

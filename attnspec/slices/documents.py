@@ -84,7 +84,10 @@ def check_square(seqlen_q: int, seqlen_k: int) -> None:
 
 
 def _integers(values: ArrayLike | Sequence[int], name: str) -> IntArray:
-    held = np.asarray(values)
+    try:
+        held = np.asarray(values)
+    except ValueError:
+        raise InputError(f"{name} must be one list of integers, got lists of several lengths") from None
     if held.size == 0:
         return np.zeros(0, dtype=np.int64)
     if held.ndim != 1 or held.dtype.kind not in "iu":

@@ -9,7 +9,7 @@ from attnspec.slices.edges import IntArray, edges
 from attnspec.slices.table import AttnSlices, SliceType
 
 _MAX = 2**63 - 1
-_CHUNK = 1 << 16  # What fits a processor's cache: twice as fast as all at once.
+_CHUNK = 1 << 14  # What fits a processor's cache: twice as fast as all at once.
 
 
 def area(slices: AttnSlices) -> int:
@@ -25,21 +25,28 @@ def area(slices: AttnSlices) -> int:
     for start in range(0, len(slices), _CHUNK):
         ranges, types = slices.ranges[start : start + _CHUNK], slices.types[start : start + _CHUNK]
         num_rows, num_keys = ranges[:, 1] - ranges[:, 0], ranges[:, 3] - ranges[:, 2]
-        if float(num_rows.astype(np.float64) @ num_keys.astype(np.float64)) < 2.0**61:
-            total += int(_areas(num_rows, num_keys, types).sum())
-        else:  # A sum in int64 could wrap in silence.
-            total += int(_areas(num_rows.astype(object), num_keys.astype(object), types).sum())
+        if float(num_rows.max()) * float(num_keys.max()) * len(types) >= 2.0**61:
+            # A sum in int64 could wrap in silence; Python's integers do not.
+            num_rows, num_keys = num_rows.astype(object), num_keys.astype(object)
+        for kind in SliceType:
+            chosen = np.flatnonzero(types == kind)  # Indices gather faster than a random boolean mask.
+            if len(chosen) == len(types):
+                total += _area(kind, num_rows, num_keys)
+            elif len(chosen):
+                total += _area(kind, num_rows[chosen], num_keys[chosen])
     if total > _MAX:
         raise InputError(f"the mask allows {total} cells, more than int64 holds ({_MAX}); use a smaller seqlen")
     return total
 
 
-def _areas(num_rows: IntArray, num_keys: IntArray, types: np.ndarray[tuple[int], np.dtype[np.int8]]) -> IntArray:
+def _area(kind: SliceType, num_rows: IntArray, num_keys: IntArray) -> int:
+    """Cells of slices of one type."""
+    if kind == SliceType.FULL:
+        return int((num_rows * num_keys).sum())
+    if kind == SliceType.BI_CAUSAL:
+        return int((num_rows * np.maximum(num_keys - num_rows + 1, 0)).sum())
     n = np.minimum(num_rows, num_keys)
-    triangle = n * num_keys - n * (n - 1) // 2
-    band = num_rows * np.maximum(num_keys - num_rows + 1, 0)
-    held = np.where(types == SliceType.FULL, num_rows * num_keys, triangle)
-    return np.asarray(np.where(types == SliceType.BI_CAUSAL, band, held))
+    return int((n * (2 * num_keys - n + 1)).sum()) // 2
 
 
 def row_counts(slices: AttnSlices) -> IntArray:
