@@ -1,7 +1,7 @@
 """prefix_lm_document: same document and (k - s < prefix or k <= q), with s the document's start.
 
 prefix_lm_causal in every document; documents no longer than the prefix are full. Source: Raffel et al. 2020 (T5),
-section 3.2.1; FlashMask (Wang et al. 2025), figure 1, prefix LM document mask.
+section 3.2.1; FlashMask (Wang et al. 2025), figure 1(a), prefix LM document mask.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """share_question: same document and k <= q, or k in the first document and q not.
 
 The first document is a question, the others are answers to it that do not see each other. Source: FlashMask (Wang et
-al. 2025), figure 1, share question mask (reward models, DPO). With an empty first document this is varlen_causal.
+al. 2025), figure 1(a), share question mask (reward models, DPO). With an empty first document this is varlen_causal.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """sliding_window_causal: q - window < k <= q, so `window` keys, the query's own included.
 
 A window of w is window_size (w - 1, 0) of flash-attn; a window as long as the sequence is plain causal. Source: Child
-et al. 2019, section 4; Beltagy et al. 2020 (Longformer), section 3.1; Jiang et al. 2023 (Mistral 7B), section 2.
+et al. 2019; Beltagy et al. 2020 (Longformer), section 3.1; Jiang et al. 2023 (Mistral 7B), section 2.
 """
 
 from __future__ import annotations

@@ -57,10 +57,6 @@ def expected(name, docs, params):
     )
 
 
-def test_every_mask_file_has_a_predicate_here():
-    assert set(plugins.names("masks")) == {*PREDICATES, "slices"}
-
-
 @pytest.mark.parametrize("name", PREDICATES)
 @QUICK
 @given(data=st.data())
