@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, model_validator
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
@@ -110,11 +110,6 @@ def not_among(value: Any, allowed: Iterable[Any]) -> str:
     names = tuple(map(str, allowed))
     hint = nearest(value, names) if isinstance(value, str) else ""
     return f"got {shown(value)}{hint}; allowed: {', '.join(names) or 'none'}"
-
-
-def fail(findings: Iterable[Finding]) -> NoReturn:
-    """Raise the pydantic error that carries these findings."""
-    raise error_of(*findings)
 
 
 class Section(BaseModel):

@@ -13,7 +13,6 @@ from attnspec import catalog
 from attnspec.catalog.findings import Finding, Loc, collect, error_of, not_among, shown
 from attnspec.catalog.params import checked
 from attnspec.ids import canonical_json
-from attnspec.spec.environment import parse_env
 from attnspec.wire import Implementation
 
 SINGULAR = {"masks": "mask", "kernels": "kernel", "strategies": "strategy"}
@@ -147,14 +146,3 @@ def _several_keys(entry: Mapping[str, Any], kind: str) -> str:
     known = catalog.names(kind)
     fix = "start each with '- '" if all(name in known for name in rest) else f"indent what belongs to {first} deeper"
     return f"got {len(entry)} keys in one item ({', '.join(entry)}); allowed: one name; {fix}"
-
-
-__all__ = [
-    "SINGULAR",
-    "ImplementationItem",
-    "MaskItem",
-    "parse_env",
-    "parse_items",
-    "parse_masks",
-    "split_item",
-]

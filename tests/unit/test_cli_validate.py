@@ -1,0 +1,93 @@
+"""attnspec validate and attnspec schema."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from attnspec.cli.main import exit_code
+from attnspec.spec.schema import schema_text
+
+GOOD = """\
+attnspec: 1
+name: small
+shape: {num_heads_q: 8, num_heads_kv: 2, head_dim: 64}
+sweeps: [{level: kernel, masks: [full], seqlen: 1K, kernels: [reference]}]
+"""
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "good.yaml").write_text(GOOD)
+    (tmp_path / "bad.yaml").write_text(GOOD.replace("head_dim: 64", "head_dim: yes") + "seed: on\nrunner: loca\n")
+    (tmp_path / "worse.yaml").write_text(GOOD + "widnow: 128\n")
+    return tmp_path
+
+
+def test_good_specs_are_said_to_be_good(files, capsys):
+    assert exit_code(["validate", "good.yaml", "good.yaml"]) == 0
+    assert capsys.readouterr().out == "good.yaml: ok\ngood.yaml: ok\n"
+    assert exit_code(["validate", "--json", "good.yaml"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"ok": True, "errors": []}
+
+
+def test_all_problems_of_all_files_are_said(files, capsys):
+    assert exit_code(["validate", "bad.yaml", "good.yaml", "worse.yaml", "none.yaml"]) == 2
+    captured = capsys.readouterr()
+    lines = captured.out.splitlines()
+    assert lines[0] == "bad.yaml:3: shape.head_dim: got 'yes'; allowed: an integer"
+    assert lines[1] == "bad.yaml:5: seed: got 'on'; allowed: an integer"
+    assert lines[2].startswith("bad.yaml:6: runner: unknown runner 'loca' (did you mean 'local'?); allowed: ")
+    assert lines[3] == "good.yaml: ok"
+    assert lines[4].startswith("worse.yaml:5: widnow: unknown key 'widnow'")
+    assert lines[5:] == ["none.yaml: cannot be read: No such file or directory"]
+    assert captured.err == "attnspec: 5 problems found\n"
+
+
+def test_problems_as_json(files, capsys):
+    assert exit_code(["validate", "bad.yaml", "none.yaml", "--json"]) == 2
+    captured = capsys.readouterr()
+    answer = json.loads(captured.out)
+    assert captured.err == ""
+    assert answer["ok"] is False
+    assert answer["errors"][0] == {
+        "file": "bad.yaml",
+        "line": 3,
+        "path": "shape.head_dim",
+        "message": "got 'yes'; allowed: an integer",
+    }
+    assert answer["errors"][-1] == {
+        "file": "none.yaml",
+        "line": None,
+        "path": "",
+        "message": "cannot be read: No such file or directory",
+    }
+
+
+def test_overrides_are_validated_too(files, capsys):
+    assert exit_code(["validate", "good.yaml", "--set", "shape.head_dim=yes", "--set", "seed=-1"]) == 2
+    assert capsys.readouterr().out.splitlines() == [
+        "--set seed=-1: seed: got -1; allowed: at least 0",
+        "--set shape.head_dim=yes: shape.head_dim: got 'yes'; allowed: an integer",
+    ]
+    assert (
+        exit_code(["validate", "bad.yaml", "--set", "shape.head_dim=8", "--set", "seed=1", "--set", "runner=local"])
+        == 0
+    )
+
+
+def test_a_bad_runner_file_is_named(files, capsys):
+    (files / "mine.yaml").write_text("launcher: local\ngpu: 8\n")
+    assert exit_code(["validate", "good.yaml", "--set", "runner=mine.yaml"]) == 2
+    assert "runner: mine.yaml:2: gpu: unknown key 'gpu'" in capsys.readouterr().out
+
+
+def test_schema_is_printed_or_written(files, capsys):
+    assert exit_code(["schema"]) == 0
+    assert capsys.readouterr().out == schema_text()
+    assert exit_code(["schema", "--out", "schema.json"]) == 0
+    assert (files / "schema.json").read_text() == schema_text()
+    assert exit_code(["schema", "--out", "none/schema.json"]) == 1
+    assert "attnspec: none/schema.json: No such file or directory" in capsys.readouterr().err
