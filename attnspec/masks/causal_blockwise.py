@@ -1,7 +1,7 @@
 """causal_blockwise: same document and k <= q, or q in the last document and k <= q.
 
-Documents do not see each other, except that the last one sees all. Source: FlashMask (Wang et al. 2025), figure 1,
-causal blockwise mask (in-context learning). With an empty last document this is varlen_causal.
+Documents do not see each other, except that the last one sees all. Source: FlashMask (Wang et al. 2025), figure
+1(a), causal blockwise mask (in-context learning). With an empty last document this is varlen_causal.
 """
 
 from __future__ import annotations
