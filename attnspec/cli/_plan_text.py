@@ -95,11 +95,11 @@ def _expected(plan: Plan, expectation: Expectation) -> Iterator[str]:
     budget = f"{plan.measure.max_seconds:g} s a pack and case"
     most = _duration(expectation.device_s_most)
     if expectation.device_s_least is None:
-        yield f"  time    up to {most} of timing ({budget}); set-up and verification come on top"
+        iterations = f"{plan.measure.min_iters} iterations"
+        yield f"  time    {most} of timing at {budget}, more where {iterations} take longer; set-up comes on top"
     else:
         least = _duration(expectation.device_s_least)
-        rough = f"at half the device's peak; {budget}"
-        yield f"  time    {least} to {most} of timing ({rough}); set-up and verification come on top"
+        yield f"  time    {least} to {most} of timing at half the device's peak and {budget}; set-up comes on top"
 
 
 def _counted(count: int, noun: str) -> str:
