@@ -29,7 +29,7 @@ from attnspec.slices.bands import cut
 from attnspec.slices.checks import _band_overlap
 from attnspec.slices.overlap import common_cell
 
-QUICK = settings(deadline=None, max_examples=80)
+QUICK = settings(deadline=None, max_examples=50)
 MOST_PIECES = {0: 1, 1: 2, 2: 2, 3: 3}
 
 
