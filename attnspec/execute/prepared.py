@@ -34,9 +34,9 @@ class Step:
 class Prepared:
     """A bound implementation and, after `load`, its inputs.
 
-    needs_backward: it was bound for a backward (passes bwd, fwd_bwd). lse_tolerance: as in BoundKernel. q_rows, k_rows: positions that this rank's
-    tensors hold, None for the whole sequence in order. partials: into how many parts the keys of a row are split and
-    merged. The last four are facts of a strategy.
+    needs_backward: it was bound for a backward (passes bwd, fwd_bwd). lse_tolerance: as in BoundKernel. q_rows, k_rows:
+    positions that this rank's tensors hold, None for the whole sequence in order. partials: into how many parts the
+    keys of a row are split and merged. mesh, comm_bytes, load_imbalance and padding_tokens are facts of a strategy.
     """
 
     bound: BoundKernel

@@ -1,0 +1,167 @@
+"""The CUDA clock: events time the device and not the launch.
+
+Per iteration, on the current stream: the untimed part; a write over a buffer larger than L2; a spin kernel that holds
+the queue until the whole iteration is enqueued; with several ranks a one-element all-reduce; the start event; the
+iteration; a wait for every other stream that it used; the end event; and a short spin of known cycles whose duration
+gives the SM clock. An iteration whose start event had passed before it was enqueued is taken again with a longer hold.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from attnspec.execute.clock import Sample, no_garbage_collection
+from attnspec.execute.nvml import Nvml
+from attnspec.execute.prepared import Step
+from attnspec.stats import median
+
+CLOCK_CYCLES = 100_000
+"""Length of the spin that measures the SM clock: 50 microseconds at 2 GHz."""
+LEAST_HOLD_NS, MOST_HOLD_NS = 100_000, 50_000_000
+MAX_RETAKES = 8
+_spin: Callable[[int], None] = torch.cuda._sleep
+"""Keeps the current stream busy for so many SM cycles."""
+_events: Any = torch.cuda.Event
+
+
+@dataclass(slots=True, kw_only=True)
+class _Enqueued:
+    started_ns: int
+    host_ns: int
+    start: Any
+    end: Any
+    after: Any
+
+
+class CudaClock:
+    """The clock of one CUDA device and its current stream.
+
+    align: enqueues what lines the ranks up right before the start event, never waiting on the host. streams: other
+    streams that an iteration may use; the end event waits for them.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        *,
+        align: Callable[[], None] | None = None,
+        streams: Callable[[], Sequence[torch.cuda.Stream]] = tuple,
+    ) -> None:
+        self.device, self.align, self.streams = device, align, streams
+        self.nvml = Nvml.of(device)
+        self.flush_bytes = max(2 * int(torch.cuda.get_device_properties(device).L2_cache_size), 2**26)
+        self._flushed = torch.empty(self.flush_bytes // 4, dtype=torch.int32, device=device)
+        self.cycles_per_ns = 1.0
+        self.overhead_ns = 0.0
+        self._calibrate()
+
+    def timer(self, step: Step) -> CudaTimer:
+        """A timer of one step."""
+        return CudaTimer(self, step)
+
+    def synchronize(self) -> None:
+        """Wait for all streams of the device."""
+        torch.cuda.synchronize(self.device)
+
+    def flush(self) -> None:
+        """Write over L2."""
+        self._flushed.zero_()
+
+    def hold(self, duration_ns: float) -> None:
+        """Keep the stream busy for about so long."""
+        _spin(int(duration_ns * self.cycles_per_ns))
+
+    def sm_clock_mhz(self, spin_ns: float) -> float | None:
+        """The SM clock from how long the spin of CLOCK_CYCLES took."""
+        return CLOCK_CYCLES * 1e3 / (spin_ns - self.overhead_ns) if spin_ns > self.overhead_ns else None
+
+    def _calibrate(self) -> None:
+        spins = {cycles: [self._spin_ns(cycles) for _ in range(7)] for cycles in (0, CLOCK_CYCLES)}
+        self.overhead_ns = sorted(spins[0])[3]
+        self.cycles_per_ns = CLOCK_CYCLES / max(sorted(spins[CLOCK_CYCLES])[3] - self.overhead_ns, 1.0)
+
+    def _spin_ns(self, cycles: int) -> float:
+        before, after = (_events(enable_timing=True) for _ in range(2))
+        _spin(CLOCK_CYCLES)  # holds the queue, so that the two events time the device alone
+        before.record()
+        _spin(cycles)
+        after.record()
+        after.synchronize()
+        return float(before.elapsed_time(after)) * 1e6
+
+
+class CudaTimer:
+    """See Timer. `held` is false when the queue could not be held: the step waits for the device itself."""
+
+    def __init__(self, clock: CudaClock, step: Step) -> None:
+        self._clock, self._step = clock, step
+        self._hold_ns = float(LEAST_HOLD_NS)
+        self._host_ns: deque[int] = deque(maxlen=9)
+        self._retakes = 0
+        self.held = True
+
+    def round(self, iterations: int) -> list[Sample]:
+        """Enqueue all iterations, then read their events."""
+        enqueued: list[_Enqueued] = []
+        with no_garbage_collection():
+            while len(enqueued) < iterations:
+                one = self._enqueue()
+                if self._in_time(one):
+                    enqueued.append(one)
+            throttled = None if self._clock.nvml is None else self._clock.nvml.throttled()
+            self._clock.synchronize()
+        return [self._sample(one, throttled) for one in enqueued]
+
+    def _enqueue(self) -> _Enqueued:
+        clock, step = self._clock, self._step
+        start, end, after = (_events(enable_timing=True) for _ in range(3))
+        if step.before is not None:
+            step.before()
+        clock.flush()
+        clock.hold(self._hold_ns)
+        if clock.align is not None:
+            clock.align()
+        started_ns = time.time_ns()
+        start.record()
+        begin = time.perf_counter_ns()
+        result = step.run()
+        host_ns = time.perf_counter_ns() - begin
+        for stream in clock.streams():
+            torch.cuda.current_stream(clock.device).wait_stream(stream)
+        end.record()
+        _spin(CLOCK_CYCLES)
+        after.record()
+        del result
+        return _Enqueued(started_ns=started_ns, host_ns=host_ns, start=start, end=end, after=after)
+
+    def _in_time(self, one: _Enqueued) -> bool:
+        """Whether the device waited for the host; if not, the iteration is taken again under a longer hold."""
+        if not self.held:
+            return True
+        self._host_ns.append(one.host_ns)
+        if not one.start.query():
+            self._retakes = 0
+            self._hold_ns = min(2 * median(self._host_ns) + LEAST_HOLD_NS / 2, MOST_HOLD_NS)
+            self._hold_ns = max(self._hold_ns, LEAST_HOLD_NS)
+            return True
+        self._retakes += 1
+        self._hold_ns = min(2 * self._hold_ns, MOST_HOLD_NS)
+        if self._retakes <= MAX_RETAKES:
+            return False
+        self.held, self._hold_ns = False, LEAST_HOLD_NS
+        return True
+
+    def _sample(self, one: _Enqueued, throttled: bool | None) -> Sample:
+        return Sample(
+            started_ns=one.started_ns,
+            elapsed_ns=round(one.start.elapsed_time(one.end) * 1e6),
+            host_ns=one.host_ns,
+            sm_clock_mhz=self._clock.sm_clock_mhz(one.end.elapsed_time(one.after) * 1e6),
+            throttled=throttled,
+        )

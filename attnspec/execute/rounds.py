@@ -1,0 +1,167 @@
+"""The one timing loop: cases of a workload are interleaved in rounds, so that a drifting clock hits all alike.
+
+Each case warms up until two turns agree, then takes rounds of a few iterations in rotating order, at least min_iters in
+all, until the interval of its median is narrow or its budget is spent. Nothing here knows a device or a file.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from attnspec.errors import AttnspecError
+from attnspec.execute.clock import Sample, Timer
+from attnspec.stats import block_bootstrap_median, median, relative_half_width, seed_of
+from attnspec.wire import Measure
+
+LEAST_ROUNDS = 5
+"""The bootstrap draws rounds, so there must be some."""
+TURN_NS = 10_000_000
+"""A turn of a short case is made about this long: reading events and writing the journal cost a millisecond."""
+MOST_ITERATIONS = 50
+WARM_AGREEMENT = 0.05
+WARM_SHARE = 0.1
+NUM_RESAMPLES = 300
+
+
+class InvalidTimeError(AttnspecError):
+    """The clock gave a time that cannot be."""
+
+
+class NoSamplesError(AttnspecError):
+    """A round without samples."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Timed:
+    """A case in the loop. rounds_done: journaled by earlier attempts, for this pack.
+
+    samples_ns: elapsed times of this attempt by round. warm_s: time of the warm-up. error: what ended it early.
+    """
+
+    case_id: str
+    timer: Timer
+    rounds_done: int = 0
+    samples_ns: list[list[float]] = field(default_factory=list)
+    warm_s: float = 0.0
+    error: Exception | None = None
+    _spent_s: float = 0.0
+    _iterations: int = 1
+    _next_check: int = 0
+
+    @property
+    def next_round(self) -> int:
+        """Number of the next round, counted on over attempts."""
+        return self.rounds_done + len(self.samples_ns)
+
+
+Agree = Callable[[Sequence[float]], list[float]]
+"""Makes ranks agree on numbers (elementwise maximum), so that they all take the same decisions."""
+
+
+def interleave(
+    cases: Sequence[Timed],
+    measure: Measure,
+    *,
+    on_turn: Callable[[Timed], None],
+    on_round: Callable[[Timed, list[Sample]], None],
+    agree: Agree = list,
+    now_s: Callable[[], float] = time.perf_counter,
+) -> None:
+    """Measure all cases. A case whose iteration raises leaves the loop with its `error`; the others go on.
+
+    on_turn: before each turn, warm-up too. on_round: the samples of a finished round, before the next turn.
+    """
+    loop = _Loop(measure, on_turn, on_round, agree, now_s)
+    for case in cases:
+        loop.warm_up(case)
+    running = [case for case in cases if case.error is None]
+    turn = 0
+    while running:
+        shift = turn % len(running)
+        for case in [*running[shift:], *running[:shift]]:
+            loop.take_round(case)
+        running = [case for case in running if case.error is None and not loop.finished(case)]
+        turn += 1
+
+
+class _Loop:
+    def __init__(
+        self,
+        measure: Measure,
+        on_turn: Callable[[Timed], None],
+        on_round: Callable[[Timed, list[Sample]], None],
+        agree: Agree,
+        now_s: Callable[[], float],
+    ) -> None:
+        self.measure, self.on_turn, self.on_round, self.agree, self.now_s = measure, on_turn, on_round, agree, now_s
+        self.least_iterations = max(1, -(-measure.min_iters // LEAST_ROUNDS))
+        self.least_rounds = -(-measure.min_iters // self.least_iterations)
+
+    def warm_up(self, case: Timed) -> None:
+        """Turns until two agree, or a share of the budget is spent after at least two."""
+        before: float | None = None
+        iterations = 1
+        while case.error is None:
+            started = self.now_s()
+            taken = self._turn(case, iterations)
+            if taken is None:
+                return
+            case.warm_s += self.now_s() - started
+            elapsed, cost_s = self._agreed(taken, self.now_s() - started)
+            now = median(elapsed)
+            case._iterations = self._iterations_for(cost_s / iterations)
+            stationary = before is not None and abs(now - before) <= WARM_AGREEMENT * before
+            (warm_s,) = self.agree([case.warm_s])
+            if stationary or (before is not None and warm_s >= WARM_SHARE * self.measure.max_seconds):
+                return
+            before, iterations = now, min(case._iterations, self.least_iterations)
+
+    def take_round(self, case: Timed) -> None:
+        """One round, handed to `on_round`."""
+        started = self.now_s()
+        taken = self._turn(case, case._iterations)
+        if taken is None:
+            return
+        elapsed, cost_s = self._agreed(taken, self.now_s() - started)
+        self.on_round(case, taken)
+        case.samples_ns.append(elapsed)
+        case._spent_s += cost_s
+
+    def finished(self, case: Timed) -> bool:
+        """Enough samples, and a narrow interval or no budget left."""
+        if case.next_round < self.least_rounds:
+            return False
+        if case._spent_s >= self.measure.max_seconds:
+            return True
+        if len(case.samples_ns) < max(case._next_check, 2):
+            return False
+        # The interval costs about as much as a round, so it is looked at ever more rarely.
+        case._next_check = len(case.samples_ns) + 1 + len(case.samples_ns) // 4
+        seed = seed_of(f"{case.case_id}:stop")
+        bounds = block_bootstrap_median(case.samples_ns, seed=seed, num_resamples=NUM_RESAMPLES)
+        every = [one for held in case.samples_ns for one in held]
+        return relative_half_width(bounds, median(every)) <= self.measure.ci
+
+    def _turn(self, case: Timed, iterations: int) -> list[Sample] | None:
+        self.on_turn(case)
+        try:
+            taken = case.timer.round(iterations)
+            if not taken:
+                raise NoSamplesError("the clock gave no samples")
+            for sample in taken:
+                if sample.elapsed_ns <= 0:
+                    raise InvalidTimeError(f"an iteration took {sample.elapsed_ns} ns by the device's own clock")
+        except Exception as error:  # noqa: BLE001  (any failure of a library is this case's outcome, not the loop's)
+            case.error = error
+            return None
+        return taken
+
+    def _agreed(self, taken: list[Sample], cost_s: float) -> tuple[list[float], float]:
+        *elapsed, cost_s = self.agree([*(float(sample.elapsed_ns) for sample in taken), cost_s])
+        return elapsed, cost_s
+
+    def _iterations_for(self, cost_s: float) -> int:
+        fitting = int(TURN_NS / 1e9 / cost_s) if cost_s > 0 else MOST_ITERATIONS
+        return max(self.least_iterations, min(fitting, MOST_ITERATIONS))
