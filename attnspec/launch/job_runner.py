@@ -71,6 +71,7 @@ class JobRunner:
         self._worker: WorkerProcess | None = None
         self._gone_by: float | None = None
         self._attempt = 0
+        self._writer: JournalWriter | None = None
         self._last_environment: Mapping[str, Any] | None = None
         self.failed = False
 
@@ -88,6 +89,7 @@ class JobRunner:
             return self._loop(machine)
         finally:
             self._signals.on_stop = None
+            self._close_writer()
             if self._worker is not None:  # an error of ours: leave nothing behind
                 self._worker.end(force=True)
                 with suppress(Empty):
@@ -138,6 +140,7 @@ class JobRunner:
         launch, folder = self._launch, self._launch.folder
         journal = read_journal(folder.journal)
         self._last_environment = _newest_environment(journal)
+        self._close_writer()
         self._attempt = folder.next_attempt()
         request = job_request(
             launch.plan,
@@ -189,18 +192,24 @@ class JobRunner:
 
     def _record(self, record: RecordOutcome) -> None:
         self.failed = self.failed or record.status in FAILED
-        with JournalWriter(self._launch.folder.journal, f"{self._job.job_id}-host", self._attempt) as writer:
-            writer.append_outcome(
-                {
-                    "case_id": record.case_id,
-                    "result_key": record.result_key,
-                    "status": record.status.value,
-                    "reason_code": record.reason_code,
-                    "reason": record.reason,
-                }
-            )
+        if self._writer is None:
+            self._writer = JournalWriter(self._launch.folder.journal, f"{self._job.job_id}-host", self._attempt)
+        self._writer.append_outcome(
+            {
+                "case_id": record.case_id,
+                "result_key": record.result_key,
+                "status": record.status.value,
+                "reason_code": record.reason_code,
+                "reason": record.reason,
+            }
+        )
         case = self._cases[record.case_id]
         self._watch(happenings.CaseEnded(case=case, status=record.status.value, reason=record.reason, resumed=False))
+
+    def _close_writer(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
 
     def _finish(self, finish: Finish) -> Verdict:
         if finish.verdict is Verdict.MISSING:

@@ -99,6 +99,7 @@ class RunFolder:
         while (aside := self.path / f"journal-before-{number}").exists():
             number += 1
         self.journal.rename(aside)
+        self.journal.mkdir()
         return aside
 
     def write_request(self, request: JobRequest) -> Path:
