@@ -1,0 +1,180 @@
+"""`attnspec doctor`: what works here, and what to do about the rest."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import click
+
+from attnspec import plugins
+from attnspec.errors import InputError
+from attnspec.launch.found import interpreter, look
+from attnspec.launch.provenance import PACKAGE
+from attnspec.launch.runner_profile import Runner, load_runner, search_folders
+
+Answer = dict[str, Any]
+_EXAMINED = ("kernels", "strategies")
+_MISSING = 3
+_LAST_LINES = 3
+
+
+@click.command("doctor")
+@click.option("--runner", "name", default="local", show_default=True, metavar="NAME", help="A runner: name or path.")
+@click.option("--timeout", default=900, show_default=True, metavar="S", help="Seconds for one plug-in at most.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(name: str, timeout: int, as_json: bool) -> int:
+    """Say which kernels, strategies and launchers are usable with a runner, else why not and what to do.
+
+    A kernel is usable when it computes a tiny attention right, forward and backward, in the runner's interpreter on its
+    device; the first such call may compile for minutes. Ends with 3 when no kernel is usable.
+    """
+    runner = load_runner(name, search_folders(cwd=Path.cwd(), environ=os.environ))
+    if runner.launcher != "local":
+        raise InputError(
+            f"runner {runner.name} starts its workers with {runner.launcher}; doctor looks at this machine only. "
+            "Run it inside the image: python -m attnspec doctor"
+        )
+    python = interpreter(runner, sys.executable)
+    found = look(python, runner.env)
+    answers = _examined(python, runner, tuple(_targets()), timeout, found.missing)
+    content: dict[str, dict[str, Answer]] = {kind: {} for kind in _EXAMINED}
+    for target, answer in answers.items():
+        kind, _, plugin = target.partition(":")
+        content[kind][plugin] = answer
+    content["launchers"] = {one: _launcher(one) for one in plugins.names("launchers")}
+    if as_json:
+        click.echo(json.dumps(content))
+    else:
+        click.echo(f"runner {runner.name}: {found.describe()}")
+        click.echo("\n".join(_lines(content)))
+    return 0 if any(answer["usable"] for answer in content["kernels"].values()) else _MISSING
+
+
+def _targets() -> Iterator[str]:
+    for kind in _EXAMINED:
+        for name in plugins.names(kind):
+            yield f"{kind}:{name}"
+
+
+def _examined(
+    python: str, runner: Runner, targets: Sequence[str], timeout: int, missing: Mapping[str, str]
+) -> dict[str, Answer]:
+    """The answer about every target. A process that dies or hangs costs the target that it examined, no other."""
+    if missing:
+        why = "; ".join(f"{package}: {reason}" for package, reason in missing.items())
+        return {target: _unusable(why, "pip install 'attnspec[torch]'") for target in targets}
+    answers: dict[str, Answer] = {}
+    while len(answers) < len(targets):
+        left = [target for target in targets if target not in answers]
+        started, ending = _one_process(python, runner, left, timeout, answers)
+        culprit = started if started is not None and started not in answers else None
+        if culprit is None and not any(target in answers for target in left):
+            # It did not get as far as the first, and every further try would end alike.
+            return answers | {target: _unusable(ending, None) for target in left}
+        if culprit is not None:
+            answers[culprit] = _unusable(ending, None)
+    return {target: answers[target] for target in targets}
+
+
+def _one_process(
+    python: str, runner: Runner, targets: Sequence[str], timeout: int, answers: dict[str, Answer]
+) -> tuple[str | None, str]:
+    """Examine targets in one process and fill `answers`; the target begun last, and how the process ended."""
+    environment = {**os.environ, **runner.env}
+    path = os.pathsep.join(filter(None, (str(PACKAGE.parent), environment.get("PYTHONPATH"))))
+    process = subprocess.Popen(
+        [python, "-m", "attnspec.worker.doctor", *plugins.loaded_files(), *targets],
+        env={**environment, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    assert process.stdout is not None and process.stderr is not None
+    stderr: list[str] = []
+    reader = threading.Thread(target=_keep_last, args=(process.stderr, stderr), daemon=True)
+    reader.start()
+    started, timed_out = None, threading.Event()
+    timer = _timer(process, timeout, timed_out)
+    try:
+        for line in process.stdout:
+            timer.cancel()
+            said: Answer = json.loads(line)
+            if "starts" in said:
+                started = said["starts"]
+            else:
+                answers[said.pop("done")] = said
+            timer = _timer(process, timeout, timed_out)
+    finally:
+        timer.cancel()
+        _kill(process)
+    code = process.wait()
+    reader.join()
+    process.stdout.close()
+    if timed_out.is_set():
+        return started, f"no answer in {timeout} s"
+    how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    return started, f"its process ended with {how}: {' '.join(stderr)}"
+
+
+def _timer(process: subprocess.Popen[str], timeout: int, timed_out: threading.Event) -> threading.Timer:
+    def end() -> None:
+        timed_out.set()
+        _kill(process)
+
+    timer = threading.Timer(timeout, end)
+    timer.daemon = True
+    timer.start()
+    return timer
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    """End the process with whatever it started (compilers, say). It is not reaped yet, so the number is its own."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _keep_last(stream: Any, lines: list[str]) -> None:
+    with stream:
+        for line in stream:
+            if line.strip():
+                lines.append(line.strip())
+                del lines[:-_LAST_LINES]
+
+
+def _launcher(name: str) -> Answer:
+    """Whether the programs that a launcher plug-in names in `PROGRAMS` are here."""
+    programs: Sequence[str] = getattr(plugins.load("launchers", name), "PROGRAMS", ())
+    absent = [program for program in programs if shutil.which(program) is None]
+    if absent:
+        return _unusable(f"not found: {', '.join(absent)}", f"install {', '.join(absent)}")
+    where = [str(shutil.which(program)) for program in programs]
+    return {"usable": True, "provider": where[0] if where else None, "version": None, "reason": None, "fix": None}
+
+
+def _unusable(reason: str, fix: str | None) -> Answer:
+    return {"usable": False, "provider": None, "version": None, "reason": reason, "fix": fix}
+
+
+def _lines(content: Mapping[str, Mapping[str, Answer]]) -> Iterator[str]:
+    width = max((len(name) for answers in content.values() for name in answers), default=0)
+    for kind, answers in content.items():
+        yield f"\n{kind}" if answers else f"\n{kind}: none"
+        for name, answer in answers.items():
+            what = " ".join(filter(None, (answer["provider"], answer["version"])))
+            told = [part for part in (what, answer["reason"]) if part]
+            yield f"  {'yes' if answer['usable'] else 'no ':<3}  {name:<{width}}  {', '.join(told)}".rstrip()
+            if answer["fix"]:
+                yield f"       {'':<{width}}  fix: {answer['fix']}"

@@ -1,0 +1,124 @@
+"""What is usable in this interpreter, on its first device: `python -m attnspec.worker.doctor kernels:sdpa ...`.
+
+For each plug-in one JSON line says that its examination starts and one what came out, so that whoever reads them knows
+the culprit when this process dies. What libraries print goes to standard error. Ends with code 75 when a kernel left
+the device in an error from which no process recovers; the rest is for a new one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from attnspec import plugins
+from attnspec.errors import UnsupportedError
+from attnspec.execute.providers import installed_version, verify
+from attnspec.support import Device, Provider
+
+POISONED = 75
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Examine the plug-ins named `kind:name`; arguments with a slash are plug-in files."""
+    lines = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    plugins.load_files(argument for argument in arguments if "/" in argument)
+    device = present_device()
+    for argument in arguments:
+        if "/" in argument:
+            continue
+        kind, _, name = argument.partition(":")
+        print(json.dumps({"starts": argument}), file=lines, flush=True)
+        print(json.dumps({"done": argument, **examine(kind, name, device)}), file=lines, flush=True)
+        if device.type == "cuda" and not _healthy():
+            return POISONED
+    return 0
+
+
+def present_device() -> Device:
+    """The first CUDA device, else the CPU."""
+    if not torch.cuda.is_available():
+        return Device(type="cpu")
+    found = torch.cuda.get_device_properties(0)
+    return Device(type="cuda", capability=(found.major, found.minor), model=found.name)
+
+
+def examine(kind: str, name: str, device: Device) -> dict[str, Any]:
+    """usable, provider, version, reason, fix of one plug-in.
+
+    A kernel is usable when a tiny call of one of its providers computes what the reference does. A strategy is usable
+    when what it needs imports; its ranks are not started.
+    """
+    try:
+        module = plugins.load(kind, name)
+        return _kernel(module, device) if kind == "kernels" else _strategy(module)
+    except Exception as error:  # noqa: BLE001 (whatever a plug-in does wrong is what this command is to tell)
+        return _answer(reason=f"the plug-in fails: {type(error).__name__}: {error}")
+
+
+def _kernel(module: ModuleType, device: Device) -> dict[str, Any]:
+    failures: list[tuple[Provider, UnsupportedError]] = []
+    for provider in module.PROVIDERS:
+        try:
+            version = installed_version(provider)
+            backward = verify(module, provider, device)
+        except UnsupportedError as error:
+            failures.append((provider, error))
+        else:
+            reason = None if backward else "forward only"
+            return _answer(usable=True, provider=provider.name, version=version, reason=reason)
+    answer = _refused(failures)
+    if device.type not in module.SUPPORT.devices:
+        answer["reason"] += f"; in any case it runs on {', '.join(module.SUPPORT.devices)}, not on {device.type}"
+    return answer
+
+
+def _strategy(module: ModuleType) -> dict[str, Any]:
+    if not torch.distributed.is_available():
+        return _answer(reason="this torch is built without torch.distributed")
+    failures: list[tuple[Provider, UnsupportedError]] = []
+    for provider in getattr(module, "PROVIDERS", ()):
+        try:
+            return _answer(usable=True, provider=provider.name, version=installed_version(provider))
+        except UnsupportedError as error:
+            failures.append((provider, error))
+    if failures:
+        return _refused(failures)
+    return _answer(usable=True, provider="torch", version=str(torch.__version__))
+
+
+def _refused(failures: Sequence[tuple[Provider, UnsupportedError]]) -> dict[str, Any]:
+    """The reasons of all providers, and the first way to get one that is missing or broken."""
+    fixes = [one.fix for one, error in failures if one.fix and error.reason_code.endswith("_package")]
+    reason = "; ".join(f"{one.name}: {error.reason}" for one, error in failures)
+    return _answer(reason=reason or "it has no provider", fix=fixes[0] if fixes else None)
+
+
+def _answer(
+    *,
+    usable: bool = False,
+    provider: str | None = None,
+    version: str | None = None,
+    reason: str | None = None,
+    fix: str | None = None,
+) -> dict[str, Any]:
+    return {"usable": usable, "provider": provider, "version": version, "reason": reason, "fix": fix}
+
+
+def _healthy() -> bool:
+    """Whether the device still answers after a kernel failed on it."""
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
