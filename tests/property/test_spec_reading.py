@@ -8,6 +8,7 @@ import random
 import string
 from pathlib import Path
 
+import jsonschema
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from attnspec.errors import Problem, SpecError
 from attnspec.spec import Spec, load_spec
 from attnspec.spec.overrides import apply_override
+from attnspec.spec.schema import json_schema
 from attnspec.spec.yaml_text import parse_yaml
 from attnspec.units import format_count
 
@@ -46,6 +48,11 @@ SPEC = {
 }
 
 
+@pytest.fixture(scope="module")
+def validator():
+    return jsonschema.Draft202012Validator(json_schema())
+
+
 @given(JSON)
 def test_json_is_read_as_json_reads_it(value):
     text = json.dumps(value, ensure_ascii=False)
@@ -73,7 +80,7 @@ def test_no_text_breaks_the_reader(text):
 
 @given(st.data())
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_a_damaged_spec_gives_problems_with_places(tmp_path, data):
+def test_a_damaged_spec_gives_problems_with_places(tmp_path, validator, data):
     text = _yaml(SPEC, random.Random(0))
     for _ in range(data.draw(st.integers(1, 4))):
         start = data.draw(st.integers(0, len(text)))
@@ -85,7 +92,10 @@ def test_a_damaged_spec_gives_problems_with_places(tmp_path, data):
     assert (spec is None) == bool(problems)
     assert all(one.message and one.file == str(file) for one in problems)
     assert all(one.line is not None or "is empty" in one.message for one in problems)
-    assert spec is None or Spec.model_validate(spec.canonical()) == spec
+    if spec is not None:
+        assert Spec.model_validate(spec.canonical()) == spec
+        # What we take, an editor with the schema takes.
+        assert list(validator.iter_errors(parse_yaml(text).value)) == []
 
 
 @given(st.randoms(use_true_random=False))

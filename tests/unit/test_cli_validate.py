@@ -78,6 +78,18 @@ def test_overrides_are_validated_too(files, capsys):
     )
 
 
+def test_masks_that_refuse_their_lengths_are_named(files, capsys):
+    mask = "slices: {slices: [[0, 1024, 0, 1024, full], [0, 1024, 512, 1024, causal]]}"
+    (files / "slices.yaml").write_text(
+        GOOD.replace(
+            "masks: [full], seqlen: 1K", f"masks: [full, {mask}, sliding_window: {{window: 8}}], seqlen: [1K, 2K]"
+        )
+    )
+    assert exit_code(["validate", "slices.yaml"]) == 2
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("slices.yaml:4: sweeps[0].masks[1]: slices at 1K tokens: ")
+
+
 def test_a_bad_runner_file_is_named(files, capsys):
     (files / "mine.yaml").write_text("launcher: local\ngpu: 8\n")
     assert exit_code(["validate", "good.yaml", "--set", "runner=mine.yaml"]) == 2
