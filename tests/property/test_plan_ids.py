@@ -219,7 +219,7 @@ def test_implementations_share_workloads_and_levels_share_masks():
 
 def test_the_same_case_asked_twice_is_one_case():
     content = small_spec()
-    content["sweeps"].append(copy.deepcopy(content["sweeps"][0]))
+    content["sweeps"].append(copy.deepcopy(content["sweeps"][0]) | {"seqlen": [512]})
     plan, single = compiled(content), compiled(small_spec())
     assert [case.case_id for case in plan.cases] == [case.case_id for case in single.cases]
 

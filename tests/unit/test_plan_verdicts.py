@@ -1,0 +1,156 @@
+"""What planning says cannot run: the reasons of plug-ins, asked seldom, and never another answer than asking each."""
+
+from __future__ import annotations
+
+import pytest
+from planning import planning_toys, small_spec
+
+from attnspec import compile_plan, plugins
+from attnspec.errors import InputError, UnsupportedError
+from attnspec.masks import make_slices
+from attnspec.plan import base_rows
+from attnspec.plan.structure import example_documents
+from attnspec.record.status import Status, check_outcome
+from attnspec.spec import Spec
+from attnspec.support import Device, Problem
+
+H100 = Device(type="cuda", capability=(9, 0))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def toys():
+    with planning_toys():
+        yield
+
+
+def compiled(content, **given):
+    return compile_plan(Spec.model_validate(content), **given)
+
+
+def kernel_spec(kernels, masks, seqlens, **more):
+    content = small_spec()
+    sweep = {"level": "kernel", "masks": masks, "seqlen": seqlens, "passes": ["fwd", "bwd"], "kernels": kernels}
+    return content | {"sweeps": [sweep]} | more
+
+
+def reasons(plan):
+    return sorted({(why.reason_code, why.reason) for why in plan.unsupported.values()})
+
+
+def test_without_a_device_only_what_holds_everywhere_is_unsupported():
+    assert reasons(compiled(small_spec())) == [
+        ("mesh", "degree 2 does not divide 1 ranks"),
+        ("no_lowering", "1024 tokens in 10 slices"),
+        ("no_lowering", "1024 tokens in 2 slices"),
+        ("no_lowering", "512 tokens in 10 slices"),
+        ("no_lowering", "512 tokens in 2 slices"),
+    ]
+
+
+def test_with_the_runners_device_its_limits_count_too():
+    on_cpu = compiled(small_spec(), device=Device(type="cpu"))
+    assert ("device", "runs on cuda, not on cpu") in reasons(on_cpu)
+    on_cuda = compiled(small_spec(), device=H100)
+    backward = [
+        on_cuda.unsupported[case.case_id].reason_code
+        for case in on_cuda.cases
+        if case.pass_ == "bwd" and case.implementation.kernel == "one_slice"
+    ]
+    assert backward == ["direction"] * 6
+    assert [case.case_id for case in on_cpu.cases] == [case.case_id for case in on_cuda.cases]
+
+
+def test_unsupported_cases_keep_their_nodes_rows_and_places_in_jobs():
+    plan = compiled(small_spec(), device=Device(type="cpu"))
+    rows = list(base_rows(plan))
+    assert [row.case_id for row in rows] == [case.case_id for case in plan.cases]
+    assert sum(row.status == "unsupported" for row in rows) == len(plan.unsupported) > 0
+    for row in rows:
+        check_outcome(Status(row.status), row.reason_code)
+        assert f"run:{row.case_id}" in plan.graph
+    assert sum(len(job.cases) for job in plan.jobs) == len(rows)
+
+
+def test_a_kernel_is_asked_once_per_structure_and_on_a_short_sequence():
+    kernel = plugins.load("kernels", "any_kernel")
+    kernel.LOWERED.clear()
+    lengths = ["4K", "8K", "64K", "1M", "64M"]
+    plan = compiled(kernel_spec(["any_kernel"], ["causal", "varlen_causal"], lengths))
+    assert len(plan.cases) == 20
+    assert plan.unsupported == {}
+    assert kernel.LOWERED == [2048] * 4  # two masks, with and without backward
+
+
+def test_a_no_speaks_of_the_masks_own_slices():
+    plan = compiled(kernel_spec(["one_slice"], ["varlen_causal"], ["64K", "128K"]))
+    assert reasons(plan) == [
+        ("no_lowering", "131072 tokens in 10 slices"),
+        ("no_lowering", "65536 tokens in 10 slices"),
+    ]
+
+
+def test_a_mask_that_changes_its_structure_with_the_length_is_asked_again():
+    plan = compiled(kernel_spec(["one_slice"], [{"sliding_window_causal": {"window": 4096}}], ["2K", "4K", "8K"]))
+    refused = {case.workload.mask_node.seqlen_q for case in plan.cases if case.case_id in plan.unsupported}
+    assert refused == {8192}
+
+
+def test_a_mask_that_refuses_its_parameters_is_an_error_with_its_name_and_length():
+    rows = [[0, 4, 0, 4, "full"], [0, 4, 2, 6, "full"]]
+    with pytest.raises(InputError, match=r"mask slices at seqlen 8: slices 0 .* and 1 .* overlap: both allow q=0, k=2"):
+        compiled(kernel_spec(["any_kernel"], [{"slices": {"slices": rows}}], [8]))
+
+
+def test_a_share_of_less_than_a_token_is_an_error():
+    with pytest.raises(InputError, match="max_doc_fraction: 1/4 of a seqlen of 3 is less than one token"):
+        compiled(kernel_spec(["any_kernel"], ["varlen_causal"], [3]))
+
+
+def test_rectangular_masks_keep_their_shape_in_the_short_likeness():
+    kernel = plugins.load("kernels", "any_kernel")
+    kernel.LOWERED.clear()
+    plan = compiled(kernel_spec(["any_kernel"], [{"causal": {"seqlen_k": "128K"}}], ["64K"]))
+    assert kernel.LOWERED == [2048] * 2
+    assert {node.seqlen_k for node in plan.masks.values()} == {131072}
+
+
+MASKS = {
+    "full": {},
+    "causal": {},
+    "varlen_full": {},
+    "varlen_causal": {},
+    "sliding_window": {"window": 100},
+    "sliding_window_causal": {"window": 1024},
+    "varlen_block_causal": {"block": 512},
+    "prefix_lm_causal": {"prefix": 300},
+    "prefix_lm_document": {"prefix": 64},
+    "share_question": {},
+    "causal_blockwise": {},
+    "global_sliding_window": {"window": 100, "global_tokens": 7},
+}
+
+
+@pytest.mark.parametrize("name", plugins.names("kernels"))
+@pytest.mark.parametrize("device", [None, H100], ids=["nowhere", "h100"])
+def test_sharing_answers_changes_none(name, device):
+    """Every shipped kernel gives the same answer when it is asked about each mask's own slices."""
+    shape = {"batch": 1, "num_heads_q": 4, "num_heads_kv": 2, "head_dim": 64, "dtype": "bfloat16"}
+    masks = [{mask: params} if params else mask for mask, params in MASKS.items()]
+    plan = compiled(kernel_spec([name], masks, [700, 5000], shape=shape), device=device)
+    kernel = plugins.load("kernels", name)
+    for case in plan.cases:
+        node = case.workload.mask_node
+        module = plugins.load("masks", node.mask)
+        docs = (
+            example_documents(node.seqlen_q, node.sample.max_doc_fraction) if module.USES_DOCUMENTS else [node.seqlen_q]
+        )
+        slices = make_slices(module, plugins.make_params(module, node.params), docs, node.seqlen_q)
+        problem = Problem(shape=case.workload.shape, slices=slices, needs_backward=case.pass_ != "fwd", device=device)
+        try:
+            kernel.SUPPORT.check(problem)
+            kernel.lower(problem, kernel.Params(), None)
+            expected = None
+        except UnsupportedError as error:
+            expected = (error.reason_code, error.reason)
+        found = plan.unsupported.get(case.case_id)
+        assert (found and (found.reason_code, found.reason)) == expected, (node.mask, node.seqlen_q, case.pass_)
