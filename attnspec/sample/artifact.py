@@ -24,12 +24,8 @@ SCHEMA = pa.schema(
 def write_packs(path: Path, packs: Sequence[NDArray[np.int64]]) -> None:
     """Write packs (arrays of document lengths, none empty) whole or not at all. Raises JournalError."""
     assert all(len(lengths) for lengths in packs)
-    sizes = [len(lengths) for lengths in packs]
-    columns = [
-        np.repeat(np.arange(len(packs), dtype=np.int32), sizes),
-        np.concatenate([np.arange(size, dtype=np.int32) for size in sizes] or [np.empty(0, np.int32)]),
-        np.concatenate([*packs, np.empty(0, np.int64)]),
-    ]
+    sizes = np.array([len(lengths) for lengths in packs], dtype=np.int64)
+    columns = [*_places(sizes), np.concatenate([*packs, np.empty(0, np.int64)])]
     table = pa.Table.from_arrays([pa.array(column) for column in columns], schema=SCHEMA)
     partial = path.with_name(f".{path.name}.partial")
     try:
@@ -54,10 +50,18 @@ def read_packs(path: Path) -> list[NDArray[np.int64]]:
     if not table.schema.equals(SCHEMA):
         raise JournalError(f"{path}: not a packs file: columns {', '.join(table.schema.names) or 'none'}")
     pack, doc, length = (np.asarray(table.column(name)) for name in SCHEMA.names)
-    first = np.flatnonzero(doc == 0)
-    sizes = np.diff(np.append(first, len(doc)))
-    ordered = np.repeat(np.arange(len(first)), sizes)
-    within = np.arange(len(doc)) - np.repeat(first, sizes)
-    if sizes.sum() != len(doc) or np.any(pack != ordered) or np.any(doc != within) or np.any(length < 0):
+    if len(pack) and not 0 <= pack.min() <= pack.max() < len(pack):
+        raise JournalError(f"{path}: not a packs file: a pack's index is out of range")
+    sizes = np.bincount(pack)
+    if not sizes.all() or not all(map(np.array_equal, (pack, doc), _places(sizes))) or np.any(length < 0):
         raise JournalError(f"{path}: not a packs file: rows are out of order or a length is negative")
-    return np.split(length, first[1:]) if len(first) else []
+    return np.split(length, np.cumsum(sizes)[:-1]) if len(sizes) else []
+
+
+def _places(sizes: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """The columns `pack` and `doc` of packs with so many documents each."""
+    starts = np.cumsum(sizes) - sizes
+    return (
+        np.repeat(np.arange(len(sizes), dtype=np.int32), sizes),
+        (np.arange(sizes.sum()) - np.repeat(starts, sizes)).astype(np.int32),
+    )

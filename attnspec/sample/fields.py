@@ -7,8 +7,9 @@ from fractions import Fraction
 
 from attnspec.errors import InputError
 
-_RANGE = re.compile(r"\s*([\[(])\s*(-?\d+)\s*,\s*(-?\d+)\s*([\])])\s*", re.ASCII)
-_DECIMAL = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
+_RANGE = re.compile(r"\s*([\[(])\s*(-?\d{1,20})\s*,\s*(-?\d{1,20})\s*([\])])\s*", re.ASCII)
+# Bounded, so that a number of a few characters cannot ask for gigabytes of digits.
+_DECIMAL = re.compile(r"[+-]?(\d{1,60}(\.\d{0,60})?|\.\d{1,60})([eE][+-]?\d{1,3})?", re.ASCII)
 
 
 def parse_range(text: str) -> tuple[int, int]:
@@ -19,9 +20,23 @@ def parse_range(text: str) -> tuple[int, int]:
     """
     match = _RANGE.fullmatch(text)
     if match is None:
-        raise InputError(f"got the range {text!r}; allowed: two whole numbers in brackets, such as [0, 10] or [0, 11)")
+        raise InputError(
+            f"got the range {_short(text)}; allowed: two whole numbers in brackets, such as [0, 10] or [0, 11)"
+        )
     opening, low, high, closing = match.groups()
     return int(low) + (opening == "("), int(high) + (closing == "]")
+
+
+def parse_decimal(text: str) -> Fraction:
+    """A decimal number, exact.
+
+    >>> parse_decimal("1.5e-1")
+    Fraction(3, 20)
+    """
+    stripped = text.strip()
+    if not _DECIMAL.fullmatch(stripped):
+        raise InputError(f"got {_short(text)}; allowed: a decimal number")
+    return Fraction(stripped)
 
 
 def parse_whole(text: str, what: str) -> int:
@@ -30,9 +45,9 @@ def parse_whole(text: str, what: str) -> int:
     >>> parse_whole("30254", "a count"), parse_whole("12.0", "a count")
     (30254, 12)
     """
-    number = _decimal(text)
+    number = Fraction(text.strip()) if _DECIMAL.fullmatch(text.strip()) else None
     if number is None or number.denominator != 1:
-        raise InputError(f"got {text!r} as {what}; allowed: a whole number without separators")
+        raise InputError(f"got {_short(text)} as {what}; allowed: a whole number without separators")
     return int(number)
 
 
@@ -44,12 +59,11 @@ def parse_share(text: str) -> tuple[Fraction, bool]:
     """
     stripped = text.strip()
     percent = stripped.endswith("%")
-    number = _decimal(stripped.removesuffix("%"))
-    if number is None:
-        raise InputError(f"got {text!r} as a share; allowed: a decimal number, or one with a percent sign")
-    return (number / 100 if percent else number), percent
+    digits = stripped.removesuffix("%").strip()
+    if not _DECIMAL.fullmatch(digits):
+        raise InputError(f"got {_short(text)} as a share; allowed: a decimal number, or one with a percent sign")
+    return (Fraction(digits) / 100 if percent else Fraction(digits)), percent
 
 
-def _decimal(text: str) -> Fraction | None:
-    stripped = text.strip()
-    return Fraction(stripped) if _DECIMAL.fullmatch(stripped) else None
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 60 else f"{text[:57]}...")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from attnspec.errors import InputError
-from attnspec.sample.fields import parse_range, parse_share
+from attnspec.sample.fields import parse_decimal, parse_range, parse_share
 from attnspec.sample.lengths import Bin, Lengths, from_shares
 
 _ALLOWED = 'an object from ranges to shares, such as {"[0,32)": 0.25, "[32,64)": 0.75}'
@@ -24,14 +24,18 @@ def read_json(path: Path, name: str) -> Lengths:
         content = json.loads(
             path.read_text(encoding="utf-8-sig"),
             object_pairs_hook=_Pairs,
-            parse_float=Fraction,
-            parse_int=Fraction,
+            parse_float=parse_decimal,
+            parse_int=parse_decimal,
             parse_constant=str,
         )
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: byte {error.start} is not UTF-8 text; allowed: a JSON file in UTF-8") from error
     except json.JSONDecodeError as error:
         raise InputError(f"{path}:{error.lineno}: not JSON: {error.msg}; allowed: {_ALLOWED}") from error
+    except RecursionError as error:
+        raise InputError(f"{path}: nested too deeply; allowed: {_ALLOWED}") from error
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
     if not isinstance(content, _Pairs) or not content:
         raise InputError(f"{path}: got {_kind(content)}; allowed: {_ALLOWED}")
     bins = []

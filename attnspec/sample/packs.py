@@ -5,18 +5,13 @@ seqlen are split into pieces of that length; all pieces are shuffled and laid on
 `seqlen` tokens (what crosses a cut starts the next pack); the incomplete rest at the very end is dropped; the packs are
 shuffled and the first `num_packs` are taken.
 
-What runs here has exactly the same distribution and looks only at the wanted packs. Shuffled packs of which the first
-few are taken are distinct pack numbers drawn at random, and only those places of the row are needed. The shuffled row
-is found as a radix tree: give every piece an endless row of fair coins and sort by it, which is a uniformly random
-order. At a node, the pieces whose next coin is heads come first; how many of each length do is Binomial(count, 1/2),
-one bit a piece; and a side without a wanted place is not followed. Every node's coins are addressed by its path, so
-nothing depends on which other places are visited: the first packs of a longer draw are those of a shorter one.
+What runs here has exactly the same distribution and looks only at the wanted packs: shuffled packs of which the first
+few are taken are distinct pack numbers drawn at random, and `attnspec.sample.row` finds those places of the row. The
+first packs of a longer draw are those of a shorter one.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
 from fractions import Fraction
 
 import numpy as np
@@ -24,10 +19,9 @@ from numpy.typing import NDArray
 
 from attnspec.errors import InputError
 from attnspec.sample.coins import Coins
-from attnspec.sample.documents import Tally, draw_pieces
+from attnspec.sample.documents import draw_pieces
 from attnspec.sample.lengths import MAX_DOCUMENTS, Lengths
-
-LEAF_PIECES = 4096  # nodes up to this size are shuffled outright; other values give other packs
+from attnspec.sample.row import stretches
 
 
 def draw_packs(
@@ -55,16 +49,18 @@ def draw_packs(
         )
     pieces = draw_pieces(lengths, max_length=max_length, seed=seed)
     num_tokens = int(np.dot(*pieces))
-    if num_tokens // seqlen < num_packs:
+    held = num_tokens // seqlen
+    if held < num_packs:
         raise InputError(
-            f"{lengths.name} holds {lengths.num_documents} documents with {num_tokens} tokens, which fill "
-            f"{num_tokens // seqlen} packs of {seqlen}; got num_packs {num_packs}; "
-            f"allowed: at most {num_tokens // seqlen}, a shorter seqlen, or more documents"
+            f"{lengths.name} holds {lengths.num_documents} documents with {num_tokens} tokens, which fill {held} packs "
+            f"of {seqlen}; got num_packs {num_packs}; allowed: "
+            + (f"at most {held} packs, " if held else "")
+            + "a shorter seqlen, or more documents"
         )
-    numbers = _choose(num_tokens // seqlen, num_packs, Coins(seed, "packs", seqlen))
+    numbers = _choose(held, num_packs, Coins(seed, "packs", seqlen))
     parts: dict[int, list[NDArray[np.int64]]] = {number: [] for number in numbers}
-    for ends, row in _visit(pieces, sorted(numbers), seqlen, seed):
-        _cut(ends, row, seqlen, parts)
+    for start, row in stretches(pieces, sorted(numbers), seqlen=seqlen, seed=seed):
+        _cut(start, row, seqlen, parts)
     return [np.concatenate(parts[number]) for number in numbers]
 
 
@@ -96,35 +92,11 @@ def _choose(population: int, count: int, coins: Coins) -> list[int]:
     return chosen
 
 
-def _visit(
-    pieces: Tally, numbers: list[int], seqlen: int, seed: int
-) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Stretches of the shuffled row that touch a wanted pack, in order: the pieces' ends in tokens, their lengths."""
-    waiting = [(*pieces, 0, "")]
-    while waiting:
-        values, counts, start, path = waiting.pop()
-        end = start + int(np.dot(values, counts))
-        if start == end or bisect_left(numbers, start // seqlen) == bisect_right(numbers, (end - 1) // seqlen):
-            continue
-        num_pieces = int(counts.sum())
-        coins = Coins(seed, "row", seqlen, path)
-        if num_pieces <= LEAF_PIECES:
-            row = np.repeat(values, counts)[coins.order(num_pieces)]
-            yield start + np.cumsum(row), row
-            continue
-        first = coins.heads(counts)
-        second = counts - first
-        middle = start + int(np.dot(values, first))
-        waiting.append((values[second > 0], second[second > 0], middle, path + "1"))
-        waiting.append((values[first > 0], first[first > 0], start, path + "0"))
-
-
-def _cut(
-    ends: NDArray[np.int64], row: NDArray[np.int64], seqlen: int, parts: dict[int, list[NDArray[np.int64]]]
-) -> None:
-    """Add to each wanted pack what this stretch of the row holds of it."""
+def _cut(start: int, row: NDArray[np.int64], seqlen: int, parts: dict[int, list[NDArray[np.int64]]]) -> None:
+    """Add to each wanted pack what this stretch of the row, beginning at token `start`, holds of it."""
+    ends = start + np.cumsum(row)
     starts = ends - row
-    for number in range(int(starts[0]) // seqlen, int(ends[-1] - 1) // seqlen + 1):
+    for number in range(start // seqlen, int(ends[-1] - 1) // seqlen + 1):
         if number in parts:
             low, high = number * seqlen, (number + 1) * seqlen
             inside = slice(int(np.searchsorted(ends, low, "right")), int(np.searchsorted(starts, high, "left")))
