@@ -86,13 +86,16 @@ def _param_field(field: dataclasses.Field[Any], hint: Any) -> ParamField:
 def checked(module: ModuleType, values: Mapping[str, Any], *, partial: bool = False) -> dict[str, Any]:
     """JSON values of all parameters, defaults filled. `partial` asks for no parameter and fills none.
 
+    A parameter that is null by default and was not given stays out, so that a new one changes no id.
     Raises pydantic's ValidationError with one finding per fault.
     """
-    return (
+    held = (
         _model(module, partial)
         .model_validate(dict(values))
         .model_dump(mode="json", by_alias=True, exclude_unset=partial)
     )
+    fields = param_fields(module)
+    return {name: value for name, value in held.items() if value is not None or fields[name].default is not None}
 
 
 def params_schema(module: ModuleType) -> dict[str, Any]:

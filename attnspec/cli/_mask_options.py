@@ -14,6 +14,7 @@ from attnspec import catalog, plugins
 from attnspec.errors import InputError
 from attnspec.masks import make_slices
 from attnspec.slices import AttnSlices
+from attnspec.slices.documents import document_lengths
 from attnspec.slices.edges import IntArray
 from attnspec.units import parse_count
 
@@ -66,11 +67,14 @@ def named_mask(name: str, seqlen: str | None, docs: str | None, params: Sequence
     held = [total] if lengths is None else lengths
     if not module.USES_DOCUMENTS and sum(length > 0 for length in held) > 1:
         users = [other for other in catalog.names("masks") if catalog.load("masks", other).USES_DOCUMENTS]
-        raise InputError(
-            f"--docs: mask {name} is over one sequence, got {len(held)} documents; "
-            f"masks of documents: {', '.join(users)}"
+        # A pack always has documents; said aloud, since a packed batch counted as one sequence is a common slip.
+        click.echo(
+            f"note: mask {name} is over the whole sequence, whatever the documents; masks of documents: "
+            f"{', '.join(users)}",
+            err=True,
         )
-    slices = make_slices(module, plugins.make_params(module, values), held, total)
+    over = held if module.USES_DOCUMENTS else [document_lengths(held, total).sum()]
+    slices = make_slices(module, plugins.make_params(module, values), over, total)
     return NamedMask(name=name, params=values, docs=np.asarray(held, dtype=np.int64), slices=slices)
 
 

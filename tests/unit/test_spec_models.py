@@ -72,7 +72,7 @@ def test_a_spec_has_every_default_filled():
     assert [spec.num_packs(sweep) for sweep in spec.sweeps] == [4, 20]
     assert kernel.kernels[0].implementation == Implementation(
         kernel="toy_kernel",
-        kernel_params={"block": 128, "stages": 2, "ratio": 0.5, "tiles": [64, 64], "copy": False, "label": None},
+        kernel_params={"block": 128, "stages": 2, "ratio": 0.5, "tiles": [64, 64], "copy": False},
     )
     ring, bound = distributed.strategies
     assert ring.implementation == Implementation(
