@@ -76,7 +76,7 @@ def test_a_spec_has_every_default_filled():
     )
     ring, bound = distributed.strategies
     assert ring.implementation == Implementation(
-        kernel="toy_plain", strategy="toy_ring", strategy_params={"degree": None, "window": 1}
+        kernel="toy_plain", strategy="toy_ring", strategy_params={"window": 1}
     )
     assert (bound.name, bound.implementation.kernel) == ("toy_bound", "toy_kernel")
 
