@@ -1,0 +1,40 @@
+"""Mask functions for FlashAttention 4, written in its language (CuTe DSL). Imported only where flash-attn-4 is bound.
+
+A mask function gets the head, query and key of one score as values of one element and says whether it stays. The
+compiler reads the source of these functions, so their names for modules are global.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import cutlass
+from cutlass import cute
+from flash_attn.cute import utils
+
+
+@cache
+def interval_mask(num_intervals: int) -> Callable[..., Any]:
+    """Key k stays for query q where lo[i][q] <= k < hi[i][q] for some i; aux_tensors: lo[0], hi[0], lo[1], ..."""
+
+    @cute.jit
+    def one_interval(batch, head, m_idx, n_idx, seqlen_info, aux_tensors):  # type: ignore[no-untyped-def]
+        lo = utils.scalar_to_ssa(aux_tensors[0][m_idx[0]], cutlass.Int32)
+        hi = utils.scalar_to_ssa(aux_tensors[1][m_idx[0]], cutlass.Int32)
+        return (n_idx >= lo) & (n_idx < hi)
+
+    @cute.jit
+    def some_interval(batch, head, m_idx, n_idx, seqlen_info, aux_tensors):  # type: ignore[no-untyped-def]
+        lo = utils.scalar_to_ssa(aux_tensors[0][m_idx[0]], cutlass.Int32)
+        hi = utils.scalar_to_ssa(aux_tensors[1][m_idx[0]], cutlass.Int32)
+        stays = (n_idx >= lo) & (n_idx < hi)
+        for place in cutlass.range_constexpr(1, num_intervals):
+            lo = utils.scalar_to_ssa(aux_tensors[2 * place][m_idx[0]], cutlass.Int32)
+            hi = utils.scalar_to_ssa(aux_tensors[2 * place + 1][m_idx[0]], cutlass.Int32)
+            stays = stays | ((n_idx >= lo) & (n_idx < hi))
+        return stays
+
+    made: Callable[..., Any] = one_interval if num_intervals == 1 else some_interval
+    return made

@@ -1,0 +1,186 @@
+"""ffa: flex-flash-attention of MagiAttention, for Hopper. Any slices, in one call: AttnSlices are its own description.
+
+Read: magi_attention/functional/flex_flash_attn.py, _flex_flash_attn_jit.py and csrc/flexible_flash_attention of
+MagiAttention 1.1.1 (SandAI-org/MagiAttention). Tensors are packed tokens (T, N, D); out and lse come from the
+forward, lse (T, N), natural, -inf on rows that see nothing, whose out is 0; the backward takes any (out, lse).
+
+Where no two ranges of queries meet, outputs are not reduced over ranges and `disable_fwd_atomic_reduction` says so,
+as its documentation advises; else they are reduced in float32 and cast, as its own autograd function does. Gradients
+are float32 and cast. Its functions below autograd are called, since the public one has no backward from merged
+outputs. Kernels compile on first use, for minutes.
+
+The package index has magi-attention 0.0.1, an empty placeholder that imports; the real one is built from its
+repository.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from attnspec.errors import UnsupportedError
+from attnspec.lower.ffa import FfaRanges, ffa_ranges
+from attnspec.params import param
+from attnspec.support import Device, Forward, Problem, Provider, Support
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FIX = "build tag v1.1.1 of github.com/SandAI-org/MagiAttention (pip install --no-build-isolation .)"
+PROVIDERS = (
+    Provider(
+        name="magi-attention",
+        distribution="magi-attention",
+        module="magi_attention",
+        requires=">=1.1",
+        fix=FIX,
+    ),
+)
+SUPPORT = Support(
+    devices=("cuda",),
+    dtypes=("bfloat16", "float16"),
+    max_head_dim=128,
+    head_dim_multiple=8,
+    capability_min=(9, 0),
+    capability_max=(9, 0),
+)
+Grads = tuple["Tensor", "Tensor", "Tensor"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Params:
+    """Parameters of the kernel."""
+
+    cat_gqa: bool = param(
+        default=False, doc="Backward with the query heads of a key head concatenated (grouped queries only)."
+    )
+
+
+def lower(problem: Problem, params: Params, provider: str | None) -> FfaRanges:
+    """Range pairs; every mask has them."""
+    return ffa_ranges(problem.slices, problem.shape.batch)
+
+
+def bind(lowered: FfaRanges, problem: Problem, params: Params, provider: str, device: Device) -> FfaKernel:
+    """One call on magi_attention.functional.flex_flash_attn."""
+    return FfaKernel(lowered, problem, params, device)
+
+
+class FfaKernel:
+    """Inputs are packed tokens; an empty mask calls nothing."""
+
+    explicit_backward = True
+    frees_graph = False
+    backend = None
+
+    def __init__(self, ranges: FfaRanges, problem: Problem, params: Params, device: Device) -> None:
+        import torch
+
+        self._module = _flex_flash_attn()
+        self._batch = problem.shape.batch
+        self._empty = len(ranges.types) == 0
+        self.expected_kernels = "" if self._empty else "flash"
+        self._q_disjoint = ranges.q_disjoint
+        self._cat_gqa = params.cat_gqa
+        self._shared = {
+            "sink": None,
+            "sink_layout": "sh",
+            "q_ranges": torch.from_numpy(ranges.q_ranges).to(device.type),
+            "k_ranges": torch.from_numpy(ranges.k_ranges).to(device.type),
+            "attn_type_map": torch.from_numpy(ranges.types).to(device.type),
+            "softmax_scale": 1 / math.sqrt(problem.shape.head_dim),
+            "softcap": 0.0,
+            "deterministic": False,
+            "sm_margin": 0,
+        }
+
+    def load(self, q_BTND: Tensor, k_BSGD: Tensor, v_BSGD: Tensor) -> Grads:
+        """Packed tokens."""
+        return q_BTND.flatten(0, 1), k_BSGD.flatten(0, 1), v_BSGD.flatten(0, 1)
+
+    def load_dout(self, dout_BTND: Tensor) -> Tensor:
+        """Packed tokens."""
+        return dout_BTND.flatten(0, 1)
+
+    def load_forward(self, out_BTND: Tensor, lse_BNT: Tensor) -> Forward:
+        """Packed tokens; lse (B T, N)."""
+        return Forward(out=out_BTND.flatten(0, 1), lse=lse_BNT.float().transpose(1, 2).flatten(0, 1).contiguous())
+
+    def forward(self, inputs: Grads) -> Forward:
+        """One call."""
+        import torch
+
+        q, k, v = inputs
+        if self._empty:
+            lse = torch.full(q.shape[:2], -math.inf, dtype=torch.float32, device=q.device)
+            return Forward(out=torch.zeros_like(q), lse=lse)
+        out, meta = self._module._flex_flash_attn_forward(
+            q=q,
+            k=k,
+            v=v,
+            out=None,
+            lse=None,
+            out_type=q.dtype if self._q_disjoint else torch.float32,
+            disable_fwd_atomic_reduction=self._q_disjoint,
+            **self._shared,
+        )
+        return Forward(out=out.to(q.dtype), lse=meta.lse)
+
+    def backward(self, inputs: Grads, forward: Forward, dout: Tensor) -> Grads:
+        """One call."""
+        import torch
+
+        q, k, v = inputs
+        if self._empty:
+            return torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
+        dq, dk, dv, _ = self._module._flex_flash_attn_backward(
+            dout=dout,
+            q=q,
+            k=k,
+            v=v,
+            out=forward.out,
+            lse=forward.lse,
+            dq=None,
+            dk=None,
+            dv=None,
+            dsink=None,
+            dq_type=torch.float32,
+            dk_type=torch.float32,
+            dv_type=torch.float32,
+            disable_bwd_dkv_atomic_reduction=False,
+            cat_gqa=self._cat_gqa,
+            **self._shared,
+        )
+        return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
+
+    def canonical_out(self, forward: Forward) -> tuple[Tensor, Tensor]:
+        """With the batch; lse_BNT."""
+        assert forward.lse is not None
+        lse_BTN = forward.lse.reshape(self._batch, -1, forward.lse.shape[1])
+        return self._batched(forward.out), lse_BTN.transpose(1, 2).contiguous()
+
+    def canonical_grads(self, grads: Grads) -> Grads:
+        """With the batch."""
+        dq, dk, dv = map(self._batched, grads)
+        return dq, dk, dv
+
+    def _batched(self, part: Tensor) -> Tensor:
+        return part.view(self._batch, -1, *part.shape[1:])
+
+
+def _flex_flash_attn() -> Any:
+    """MagiAttention's module; raises UnsupportedError for the placeholder of the package index."""
+    import importlib
+
+    package = importlib.import_module("magi_attention")
+    try:
+        return importlib.import_module("magi_attention.functional.flex_flash_attn")
+    except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith("magi_attention."):
+            raise
+        raise UnsupportedError(
+            "broken_package",
+            f"magi_attention at {getattr(package, '__file__', None)} has no {error.name}: it is the empty placeholder "
+            f"of the package index; {FIX}",
+        ) from error
