@@ -17,7 +17,6 @@ from attnspec.sample.coins import Coins
 
 GOLDEN = {
     ("page", 1024, 0): "ab90f6b11b03ee41",
-    ("page", 1024, 42): "52d5c7aece22c50c",
     ("page", 8192, 0): "46956f656f4fcaf4",
     ("page", 8192, 1): "39f3dd64fe0e9e34",
     ("page", 65536, 0): "6fb280c31990c442",

@@ -31,7 +31,7 @@ def populations(draw):
     return from_counts("drawn", bins)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=20)
 @given(lengths=populations(), seed=st.integers(0, 2**70))
 def test_every_document_gets_a_length_of_its_bin(lengths, seed):
     values, counts = draw_documents(lengths, Coins(seed, "documents"))
@@ -40,7 +40,7 @@ def test_every_document_gets_a_length_of_its_bin(lengths, seed):
         assert counts[(values >= lo) & (values < hi)].sum() == count
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=20)
 @given(lengths=populations(), longest=st.integers(1, 70))
 def test_splitting_keeps_every_token(lengths, longest):
     documents = draw_documents(lengths, Coins(0, "documents"))
@@ -50,7 +50,7 @@ def test_splitting_keeps_every_token(lengths, longest):
     assert counts.sum() == sum(count * -(-value // longest) for value, count in zip(*documents, strict=True))
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=20)
 @given(lengths=populations(), seqlen=st.integers(20, 80), leaf=st.sampled_from([1, 3, 4096]), seed=st.integers(0, 9))
 def test_the_whole_row_holds_every_piece_once(lengths, seqlen, leaf, seed):
     pieces = draw_pieces(lengths, max_length=seqlen, seed=seed)
@@ -65,7 +65,7 @@ def test_the_whole_row_holds_every_piece_once(lengths, seqlen, leaf, seed):
     assert sorted(found) == np.repeat(*pieces).tolist()
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=20)
 @given(lengths=populations(), seqlen=st.integers(4, 80), fraction=FRACTIONS, seed=st.integers(0, 9), data=st.data())
 def test_packs_sum_to_the_seqlen_and_hold_the_cap(lengths, seqlen, fraction, seed, data):
     num_tokens = int(np.dot(*draw_pieces(lengths, max_length=max_piece(seqlen, fraction), seed=seed)))

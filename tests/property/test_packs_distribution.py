@@ -84,16 +84,16 @@ def _leaf_pieces(request, monkeypatch):
 
 
 @pytest.mark.usefixtures("_leaf_pieces")
-@pytest.mark.parametrize(("bins", "seqlen", "fraction", "num_packs"), [CASES[0], CASES[3], CASES[4]])
+@pytest.mark.parametrize(("bins", "seqlen", "fraction", "num_packs"), [CASES[0], CASES[4]])
 def test_small_populations_follow_the_definition(bins, seqlen, fraction, num_packs):
-    _compare(bins, seqlen, fraction, num_packs, num_seeds=250)
+    _compare(bins, seqlen, fraction, num_packs, num_seeds=200)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_leaf_pieces")
 @pytest.mark.parametrize(("bins", "seqlen", "fraction", "num_packs"), CASES)
 def test_small_populations_follow_the_definition_over_many_seeds(bins, seqlen, fraction, num_packs):
-    _compare(bins, seqlen, fraction, num_packs, num_seeds=2500)
+    _compare(bins, seqlen, fraction, num_packs, num_seeds=2000)
 
 
 def test_the_comparison_tells_the_first_pack_from_a_random_one():
@@ -107,7 +107,7 @@ SEQLEN, LONGEST = 8192, 2048
 
 @pytest.fixture(scope="module")
 def page_packs():
-    return draw_packs(read_lengths("page"), seqlen=SEQLEN, num_packs=600, max_doc_fraction=Fraction(1, 4), seed=2026)
+    return draw_packs(read_lengths("page"), seqlen=SEQLEN, num_packs=400, max_doc_fraction=Fraction(1, 4), seed=2026)
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +129,7 @@ def test_the_piece_at_the_middle_of_a_pack_has_the_source_distribution(page_pack
     """A piece over the middle token is whole, since it is at most a quarter: its chance is its tokens' share."""
     lengths = [int(pack[np.searchsorted(np.cumsum(pack), SEQLEN // 2, side="right")]) for pack in page_packs]
     values, counts = page_pieces
-    edges = np.array([1, 257, 513, 769, 1025, 1281, 1537, 1793, LONGEST, LONGEST + 1])
+    edges = np.array([1, 385, 769, 1025, 1281, 1537, 1793, LONGEST, LONGEST + 1])
     weights, _ = np.histogram(values, bins=edges, weights=(values * counts).astype(float))
     expected = weights / weights.sum() * len(lengths)
     seen, _ = np.histogram(lengths, bins=edges)

@@ -50,12 +50,11 @@ def test_shares_only_are_called_nominal():
     assert "sample     1 pack of 8K tokens" in text
 
 
-@pytest.mark.parametrize("packs", [1, 20])
-def test_the_picture(tmp_path, packs):
+def test_the_picture(tmp_path):
     path = tmp_path / "a.png"
-    result = invoke("--seqlen", "8K", "--packs", packs, "--seed", 0, "--json", "--png", path)
+    result = invoke("--seqlen", "8K", "--packs", 20, "--seed", 0, "--json", "--png", path)
     assert result.stderr == f"wrote {path}\n"
-    assert len(json.loads(result.stdout)["packs"]) == packs
+    assert len(json.loads(result.stdout)["packs"]) == 20
     content = path.read_bytes()
     assert content.startswith(b"\x89PNG")
     assert int.from_bytes(content[16:20], "big") == 1920 and int.from_bytes(content[20:24], "big") == 1280
