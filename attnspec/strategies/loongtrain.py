@@ -1,0 +1,31 @@
+"""loongtrain: head groups inside, double rings across (LoongTrain, Gu et al. 2024)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from attnspec.errors import UnsupportedError
+from attnspec.params import param
+from attnspec.shape import Shape
+from attnspec.sharding.mesh import divisors, head_mesh
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Params:
+    """Parameters of the strategy."""
+
+    ulysses_degree: int | None = param(
+        default=None, ge=1, doc="Ranks that share heads; without it the most that divide ranks and heads, up to 8."
+    )
+    window: int = param(default=1, ge=1, doc="Ranks of an inner ring; must divide the ring degree.")
+
+
+def check(params: Params, shape: Shape, cp_size: int) -> None:
+    """The degree must divide the ranks, heads must split over it, and the window must divide the ring."""
+    mesh = head_mesh(shape, cp_size, params.ulysses_degree)
+    if mesh.ring_degree % params.window:
+        raise UnsupportedError(
+            "mesh",
+            f"window {params.window} does not divide the ring of {mesh.ring_degree} ranks ({cp_size} ranks over "
+            f"ulysses_degree {mesh.ulysses_degree}); allowed window: {', '.join(map(str, divisors(mesh.ring_degree)))}",
+        )
