@@ -29,7 +29,9 @@ def case_title(case: Case) -> str:
 def watching(console: Console) -> Iterator[Watcher]:
     """A watcher that writes to the console while the block runs."""
     if not console.is_terminal:
-        yield _Lines(console)
+        lines = _Lines(console)
+        yield lines
+        lines.flush_resumed()
         return
     columns = (
         SpinnerColumn(),
@@ -39,7 +41,9 @@ def watching(console: Console) -> Iterator[Watcher]:
         TextColumn("{task.description}"),
     )
     with Progress(*columns, console=console, transient=True) as progress:
-        yield _Bar(console, progress)
+        lines = _Bar(console, progress)
+        yield lines
+        lines.flush_resumed()
 
 
 class _Lines:
@@ -54,7 +58,7 @@ class _Lines:
             case Said(text=text):
                 self._print(escape(text))
             case JobBegan():
-                self._flush_resumed()
+                self.flush_resumed()
                 self._total += len(happening.cases)
                 job = happening.job
                 env = "".join(f" {name}={value}" for name, value in job.env.items())
@@ -68,11 +72,11 @@ class _Lines:
                 if happening.resumed:
                     self._resumed += 1
                 else:
-                    self._flush_resumed()
+                    self.flush_resumed()
                     self._print(self._outcome(happening))
 
     def _turn(self, turn: TurnBegan) -> None:
-        self._flush_resumed()
+        self.flush_resumed()
 
     def _outcome(self, ended: CaseEnded) -> str:
         style = _STYLES.get(ended.status, "default")
@@ -81,7 +85,8 @@ class _Lines:
         title = escape(case_title(ended.case))
         return f"[{style}]{ended.status:>11}[/{style}]  {title}{told}  [dim]{self._ended}/{self._total}[/dim]"
 
-    def _flush_resumed(self) -> None:
+    def flush_resumed(self) -> None:
+        """Say how many cases in a row were not measured again; they get no lines of their own."""
         if self._resumed:
             cases = "1 case has" if self._resumed == 1 else f"{self._resumed} cases have"
             self._print(f"{cases} an ok record under the same conditions: not measured again")

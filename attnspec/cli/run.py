@@ -103,7 +103,7 @@ def command(
 def _spec_text(path: Path, spec: Spec) -> str:
     """The given text where it means the same in the run folder; else the spec in full, as JSON, which is YAML too."""
     try:
-        unchanged = load_spec(path) == spec and not spec.data.lengths_are_a_file
+        unchanged = load_spec(path) == spec and not Path(spec.data.lengths).is_absolute()
     except SpecError:  # valid with its overrides only
         unchanged = False
     if unchanged:

@@ -75,7 +75,7 @@ class RunFolder:
                 folder.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError) as error:
             raise InputError(
-                f"{error.filename}: a file is in the way of the run folder; choose another --out"
+                f"{error.filename}: a file is in the way of the run folder; choose another with --out"
             ) from None
         except OSError as error:
             raise refused(self.path, error) from error

@@ -6,29 +6,31 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from attnspec.drawing.look import PASS_TITLES, STATUS_MARKS, Row, implementation, mask_title, ordered
 from attnspec.units import format_count
 
-_Group = tuple[str, str, str, str]
+_Key = tuple[str, str, str, str]
 
 
-def summary_tables(cells: pa.Table) -> Iterator[Table]:
-    """One table per level, mask and pass. The fastest of a column is starred; marks stand for other statuses than ok."""
-    groups: dict[_Group, list[Row]] = {}
+def summary_tables(cells: pa.Table) -> Iterator[Group]:
+    """One titled table per level, mask and pass. The fastest of a column is starred; marks stand for other statuses."""
+    groups: dict[_Key, list[Row]] = {}
     for row in cells.to_pylist():
         groups.setdefault((row["level"], row["mask"], row["mask_params"], row["pass"]), []).append(row)
     for (level, mask, mask_params, pass_), rows in groups.items():
         by_rank = level == "distributed"
         unit = "TFLOP/s per GPU, over cp_size" if by_rank else "TFLOP/s, over seqlen"
         title = f"{mask_title(mask, mask_params)}, {PASS_TITLES[pass_]} ({unit})"
-        yield _table(title, rows, "cp_size" if by_rank else "seqlen", "tflops_per_gpu" if by_rank else "tflops")
+        over, metric = ("cp_size", "tflops_per_gpu") if by_rank else ("seqlen", "tflops")
+        yield Group(Text(title, style="bold"), _table(rows, over, metric))
 
 
-def _table(title: str, rows: Sequence[Row], over: str, metric: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold")
+def _table(rows: Sequence[Row], over: str, metric: str) -> Table:
+    table = Table()
     columns = sorted({row[over] for row in rows})
     labels = ordered(_label(row) for row in rows)
     table.add_column("")

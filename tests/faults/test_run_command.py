@@ -1,0 +1,195 @@
+"""`attnspec run`, `status` and `cancel` as commands, with the fake worker behind them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from fake_run import LAUNCHER, LENGTHS, SMALL, SPEC, Host, wait_for, workers_of
+
+from attnspec import plugins
+from attnspec.cli.main import exit_code
+from attnspec.errors import InputError
+from attnspec.report.run import open_run
+
+PROBE = '{"python": "3.12.1", "versions": {"torch": "2.11.0"}, "missing": {}, "cuda": null, "devices": []}'
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
+    """A folder with a spec and a runner `fake` whose interpreter answers the probe and runs the fake worker."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(plugins, "_extra", {kind: {} for kind in plugins.KINDS})
+    monkeypatch.setattr(sys, "argv", ["attnspec", "run"])
+    (tmp_path / "runs").mkdir()
+    host = Host(tmp_path / "runs" / "spec", SMALL)
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nif [ "$1" = -c ]; then echo \'{PROBE}\'; else exec {sys.executable} "$@"; fi\n')
+    python.chmod(0o755)
+    (tmp_path / "lengths.csv").write_text(LENGTHS)
+    (tmp_path / "spec.yaml").write_text(SMALL)
+    (tmp_path / "runners").mkdir()
+    profile = {"launcher": LAUNCHER.stem, "python": str(python), "env": host.env}
+    (tmp_path / "runners" / "fake.yaml").write_text(json.dumps(profile))
+    plugins.load_file(LAUNCHER)
+    return host
+
+
+def run(*options: str) -> int:
+    return exit_code(["run", "spec.yaml", "--runner", "fake", *options])
+
+
+def test_a_run_from_spec_to_page(work: Host, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run() == 0
+    work.check_complete()
+    out = capsys.readouterr().out
+    assert "fake: 2 cases on runner fake, into runs/spec" in out
+    assert "job 1 of 1: 2 cases, 1 rank" in out
+    assert "ok  reference, varlen_causal 64 bwd  1/2" in out
+    assert "2 cases: 2 ok" in out
+    for line in ("cases: runs/spec/cells.parquet", "raw samples: runs/spec/timings.parquet"):
+        assert line in out
+    assert Path("runs/spec/report/index.html").is_file()
+    for name in ("spec.yaml", "plan.json", "provenance.json", "cells.parquet", "timings.parquet"):
+        assert Path("runs/spec", name).is_file()
+    provenance = json.loads(Path("runs/spec/provenance.json").read_text())
+    assert provenance["settings"]["runner"] == "fake"
+    assert provenance["workers"]["environment"]
+    assert provenance["runs"][0]["ended_ns"] >= provenance["runs"][0]["started_ns"]
+    assert run() == 0
+    assert "2 cases have an ok record under the same conditions: not measured again" in capsys.readouterr().out
+    opened = open_run("runs/spec")
+    assert opened.cells.num_rows == 2
+    assert opened.spec.runner == "fake"
+    assert set(opened.plan.case_by_id) == set(work.plan.case_by_id)
+
+
+def test_only_and_limit_choose_cases_and_later_runs_add_the_rest(work: Host) -> None:
+    assert run("--only", "kernel=sdpa") == 0
+    assert {row["kernel"]: row["status"] for row in work.rows()} == {"reference": "skipped", "sdpa": "ok"}
+    assert run("--limit", "1") == 0
+    assert {row["kernel"]: row["status"] for row in work.rows()} == {"reference": "ok", "sdpa": "ok"}
+    assert work.rows("reference")[0]["tflops"] is not None
+
+
+def test_a_failed_case_is_exit_code_1_and_told(work: Host, capsys: pytest.CaptureFixture[str]) -> None:
+    work.behave(sdpa={"do": "wrong"})
+    assert run() == 1
+    out = capsys.readouterr().out
+    assert "wrong  sdpa, varlen_causal 64 bwd: fake: wrong" in out
+    assert "sdpa: wrong (out), 1 x: fake: wrong" in out
+    assert "2 cases: 1 ok, 1 wrong" in out or "2 cases: 1 wrong, 1 ok" in out
+    assert run("--only", "kernel=reference") == 0  # the run was not about the failed one
+
+
+def test_overrides_are_kept_in_the_run_folder(work: Host) -> None:
+    assert run("--set", "shape.head_dim=32", "--set", "data.num_packs=2", "--out", "elsewhere") == 1
+    # the fake worker knows no such cases, so it dies; the folder is complete all the same
+    assert open_run("elsewhere").spec.shape.head_dim == 32
+    assert set(pq.read_table("elsewhere/cells.parquet")["head_dim"].to_pylist()) == {32}
+
+
+def test_another_spec_text_is_kept_as_it_is(work: Host) -> None:
+    text = SMALL.replace("data: {lengths: lengths.csv, num_packs: 2}\n", "").replace("varlen_causal", "causal")
+    Path("spec.yaml").write_text("# a comment\n" + text + "runner: fake\n")
+    exit_code(["run", "spec.yaml", "--limit", "1"])
+    assert Path("runs/spec/spec.yaml").read_text() == Path("spec.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        (["--only", "kernel=sdpaa"], 2, "--only: no case has kernel=sdpaa (did you mean 'sdpa'?)"),
+        (["--limit", "0"], 2, "0 is not in the range"),
+        (["--out", "spec.yaml"], 2, "a file is in the way of the run folder"),
+        (["--rehearse"], 2, "--rehearse brings its own runner; leave out --runner"),
+        (["--set", "shape.head_dim=none"], 2, "head_dim"),
+    ],
+)
+def test_bad_input_is_exit_code_2(
+    work: Host, capsys: pytest.CaptureFixture[str], options: list[str], code: int, words: str
+) -> None:
+    assert run(*options) == code
+    assert words in capsys.readouterr().err
+
+
+def test_a_launcher_that_is_not_there_is_exit_code_3(work: Host, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("runners/far.yaml").write_text("launcher: moon\n")
+    assert exit_code(["run", "spec.yaml", "--runner", "far"]) == 3
+    err = capsys.readouterr().err
+    assert "runner far needs the launcher moon, which is not there; there is: fake_launcher, local" in err
+    assert "--runner local" in err
+
+
+def test_a_runner_for_other_devices_is_exit_code_3_and_makes_nothing(
+    work: Host, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profile = json.loads(Path("runners/fake.yaml").read_text())
+    profile["device"] = {"type": "cuda", "model": "B200", "capability": "10.0"}
+    Path("runners/fake.yaml").write_text(json.dumps(profile))
+    assert run() == 3
+    err = capsys.readouterr().err
+    assert "runner fake expects a CUDA device named B200 with compute capability 10.0" in err
+    assert "Found: no CUDA device (torch 2.11.0, Python 3.12.1)." in err
+    assert not Path("runs/spec/plan.json").exists()
+
+
+def test_status_and_cancel_of_a_run_that_works(work: Host, capsys: pytest.CaptureFixture[str]) -> None:
+    host = Host(work.folder.path.parent / "long", SPEC)
+    process = host.start(FAKE_ROUND_S="0.05")
+    wait_for(lambda: host.num_rounds() >= 2)
+    (host.folder.path / "lengths.csv").write_text(LENGTHS)
+    assert exit_code(["status", str(host.folder.path), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["running"], told["pid"], told["cases"]) == (True, process.pid, 8)
+    assert sum(told["statuses"].values()) == 8
+    assert [(job["cases"], job["world_size"]) for job in told["jobs"]] == [(8, 1)]
+    assert exit_code(["cancel", str(host.folder.path)]) == 0
+    assert f"process {process.pid} on" in capsys.readouterr().out
+    process.join(20)
+    assert process.exitcode == 128 + signal.SIGTERM
+    assert workers_of(host.folder.path) == []
+    assert exit_code(["status", str(host.folder.path)]) == 0
+    out = capsys.readouterr().out
+    assert "not running" in out
+    assert "last activity: " in out
+    assert exit_code(["cancel", str(host.folder.path)]) == 0
+    assert "nothing runs here" in capsys.readouterr().out
+
+
+def test_cancel_ends_a_host_that_does_not_listen(
+    work: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from attnspec.cli import cancel
+
+    monkeypatch.setattr(cancel, "_PATIENCE_S", 0.3)
+    host = Host(work.folder.path.parent / "long", SPEC)
+    process = host.start(FAKE_ROUND_S="0.05")
+    wait_for(lambda: host.num_rounds() >= 1)
+    os.kill(process.pid, signal.SIGSTOP)
+    assert exit_code(["cancel", str(host.folder.path)]) == 0
+    process.join(20)
+    assert process.exitcode == -signal.SIGKILL
+    wait_for(lambda: workers_of(host.folder.path) == [])
+
+
+@pytest.mark.parametrize("command", ["status", "cancel"])
+def test_a_folder_that_is_no_run_folder(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code([command, str(tmp_path / "nowhere")]) == 2
+    assert "no such folder; `attnspec run` makes run folders" in capsys.readouterr().err
+    assert exit_code([command, str(tmp_path)]) == 2
+    assert "no run folder (neither cells.parquet" in capsys.readouterr().err
+
+
+def test_open_run_refuses_damaged_tables(work: Host) -> None:
+    work.run()
+    state = work.folder.cells.read_bytes()
+    work.folder.timings.write_bytes(b"PAR1")
+    with pytest.raises(InputError, match="its tables cannot be read"):
+        _ = open_run(work.folder.path).timings
+    assert work.folder.cells.read_bytes() == state

@@ -1,0 +1,112 @@
+"""What a run tells in a terminal."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+from rich.console import Console
+from test_record_collect import planned
+
+from attnspec.cli._progress import watching
+from attnspec.launch.happenings import CaseEnded, JobBegan, Said, TurnBegan
+from attnspec.plan import compile_plan
+from attnspec.record.schema import Cell, to_table
+from attnspec.report.summary import reasons, summary_tables
+from attnspec.spec import load_spec
+from attnspec.support import Device
+
+
+def shown(cells: pa.Table) -> list[str]:
+    console = Console(width=120, file=io.StringIO())
+    for table in summary_tables(cells):
+        console.print(table)
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+
+
+def cell(kernel: str, seqlen: int, tflops: float | None = None, status: str = "ok", **other) -> Cell:
+    base = planned(f"{kernel}{seqlen}", status=status, reason_code=None, reason=other.pop("reason", None))
+    return replace(base, kernel=kernel, seqlen=seqlen, tflops=tflops, tflops_per_gpu=tflops, **other)
+
+
+def test_every_case_is_in_the_summary_and_the_fastest_is_starred() -> None:
+    cells = to_table(
+        Cell,
+        [
+            cell("sdpa", 1024, 1.5),
+            cell("flex", 1024, 0.01234),
+            cell("sdpa", 8192, 612.3),
+            cell("flex", 8192, status="oom"),
+            cell("fa2", 8192, status="unsupported"),
+        ],
+    )
+    lines = shown(cells)
+    assert lines[0] == "causal, forward (TFLOP/s, over seqlen)"
+    rows = {line.split()[1]: line.split()[1:] for line in lines if line.startswith("│")}
+    assert rows["fa2"] == ["fa2", "│", "│", "X", "│"]
+    assert rows["sdpa"] == ["sdpa", "│", "1.50*", "│", "612*", "│"]
+    assert rows["flex"] == ["flex", "│", "0.0123", "│", "M", "│"]
+
+
+def test_distributed_cases_are_shown_over_cp_size() -> None:
+    cells = to_table(
+        Cell,
+        [
+            replace(
+                cell("fa3", 1024 * size, 100.0 * size),
+                case_id=str(size),
+                level="distributed",
+                cp_size=size,
+                strategy="ulysses",
+                seqlen_per_rank=1024,
+            )
+            for size in (2, 4)
+        ],
+    )
+    lines = shown(cells)
+    assert lines[0] == "causal, forward (TFLOP/s per GPU, over cp_size)"
+    assert any("ulysses (fa3) 1K/rank" in line and "200*" in line and "400*" in line for line in lines)
+
+
+def test_reasons_are_told_once_each() -> None:
+    row = {"kernel": "fa2", "backend": None, "strategy": None, "status": "unsupported", "reason_code": "device"}
+    rows = [{**row, "reason": "runs on cuda\nmore"}, {**row, "reason": "runs on cuda"}, {**row, "status": "ok"}]
+    assert reasons(rows) == ["fa2: unsupported (device), 2 x: runs on cuda"]
+    many = [{**row, "reason": str(number)} for number in range(15)]
+    assert reasons(many)[-1] == "... and 3 more reasons, in cells.parquet"
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory):
+    path = tmp_path_factory.mktemp("spec") / "s.yaml"
+    path.write_text(
+        "attnspec: 1\nname: s\nshape: {num_heads_q: 2, num_heads_kv: 2, head_dim: 16}\n"
+        "sweeps: [{level: kernel, masks: [full], seqlen: [64], passes: [fwd, bwd], kernels: [sdpa, reference]}]\n"
+    )
+    return compile_plan(load_spec(path), device=Device(type="cpu")).jobs[0]
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_progress(job, terminal: bool) -> None:
+    console = Console(width=120, file=io.StringIO(), force_terminal=terminal, color_system=None)
+    first, second, *_ = job.cases
+    with watching(console) as watch:
+        watch(JobBegan(job=job, number=1, num_jobs=2, cases=job.cases))
+        watch(CaseEnded(case=first, status="ok", reason=None, resumed=True))
+        watch(TurnBegan(case=second, phase="setup"))
+        watch(CaseEnded(case=second, status="oom", reason="[CUDA] out of memory\nmore", resumed=False))
+        watch(Said(text="a [bracket]"))
+    text = console.file.getvalue()
+    wanted = [
+        "job 1 of 2: 4 cases, 1 rank",
+        "1 case has an ok record under the same conditions: not measured again",
+        "        oom  sdpa, full 64 bwd: [CUDA] out of memory  2/4",
+        "a [bracket]",
+    ]
+    lines = [line.rstrip() for line in text.splitlines()]
+    if terminal:
+        assert all(any(one in line for line in lines) for one in wanted), lines
+    else:
+        assert lines == wanted
