@@ -11,8 +11,16 @@ from attnspec import plugins
 TOYS = Path(__file__).parent / "toys"
 
 
+@pytest.fixture(scope="session")
+def toy_modules():
+    """The toy plug-ins, loaded once and not in place."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plugins, "_extra", {kind: {} for kind in plugins.KINDS})
+        plugins.load_files(sorted(TOYS.glob("toy_*.py")))
+        return plugins._extra
+
+
 @pytest.fixture
-def toys(monkeypatch):
-    """The toy plug-ins, for one test: kernels toy_kernel and toy_plain, strategies toy_ring and toy_bound."""
-    monkeypatch.setattr(plugins, "_extra", {kind: {} for kind in plugins.KINDS})
-    return plugins.load_files(sorted(TOYS.glob("toy_*.py")))
+def toys(monkeypatch, toy_modules):
+    """The toy plug-ins in place, for one test: kernels toy_kernel, toy_plain; strategies toy_ring, toy_bound."""
+    monkeypatch.setattr(plugins, "_extra", {kind: dict(held) for kind, held in toy_modules.items()})

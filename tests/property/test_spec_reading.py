@@ -54,6 +54,7 @@ def validator():
 
 
 @given(JSON)
+@settings(max_examples=50)
 def test_json_is_read_as_json_reads_it(value):
     text = json.dumps(value, ensure_ascii=False)
     document = parse_yaml(text)
@@ -61,6 +62,7 @@ def test_json_is_read_as_json_reads_it(value):
     assert json.dumps(document.value, ensure_ascii=False) == text
 
 
+@settings(max_examples=50)
 @given(st.dictionaries(TEXTS, TEXTS, min_size=1, max_size=5), st.randoms(use_true_random=False))
 def test_every_duplicate_key_is_named(content, shuffler):
     keys = [*content, *shuffler.choices(list(content), k=3)]
@@ -71,7 +73,7 @@ def test_every_duplicate_key_is_named(content, shuffler):
 
 
 @given(st.text() | st.text("[]{}&*!|>'\"%@`:,-?# \n\tab1", max_size=60))
-@settings(max_examples=300)
+@settings(max_examples=150)
 def test_no_text_breaks_the_reader(text):
     document = parse_yaml(text, "f")
     assert document.complete or document.problems
@@ -79,7 +81,7 @@ def test_no_text_breaks_the_reader(text):
 
 
 @given(st.data())
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_a_damaged_spec_gives_problems_with_places(tmp_path, validator, data):
     text = _yaml(SPEC, random.Random(0))
     for _ in range(data.draw(st.integers(1, 4))):
@@ -99,7 +101,7 @@ def test_a_damaged_spec_gives_problems_with_places(tmp_path, validator, data):
 
 
 @given(st.randoms(use_true_random=False))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_the_order_of_keys_and_the_spelling_of_sizes_do_not_matter(shuffler):
     document = parse_yaml(_yaml(SPEC, shuffler))
     assert document.problems == []

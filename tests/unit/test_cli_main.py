@@ -124,7 +124,7 @@ def test_plugin_files_are_taken_before_and_after_the_command(capsys, monkeypatch
 def test_signals_unwind_and_end_with_their_code(tmp_path, number, code):
     plugin = tmp_path / "waits.py"
     plugin.write_text(
-        "import sys, time\nprint('ready', flush=True)\ntry:\n    time.sleep(60)\nfinally:\n    print('closed', flush=True)\n"
+        "import time\ntry:\n    print('ready', flush=True)\n    time.sleep(60)\nfinally:\n    print('closed', flush=True)\n"
     )
     arguments = [sys.executable, "-m", "attnspec.cli.main", "--plugin", str(plugin), "schema"]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
