@@ -152,10 +152,6 @@ def read_runner(path: Path) -> Runner:
         raise SpecError([Problem(message=f"cannot be read: {reason}", file=file)]) from None
     document = parse_yaml(text, file)
     problems = list(document.problems)
-    if not problems and not isinstance(document.value, dict):
-        problems.append(
-            Problem(message=f"got {shown(document.value)}; allowed: a mapping with launcher, ...", file=file)
-        )
     if not problems:
         try:
             return Runner(**dict(Profile.model_validate(document.value)), name=path.stem, file=file)

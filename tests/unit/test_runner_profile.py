@@ -1,0 +1,138 @@
+"""Runner profiles: where they are found, what they say, what they refuse, and which device they expect."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from attnspec.errors import InputError, SpecError
+from attnspec.launch.device_peaks import nominal_tflops
+from attnspec.launch.runner_profile import load_runner, read_runner, runner_names, search_folders
+from attnspec.resources import shipped
+from attnspec.support import Device
+
+SHIPPED = [shipped("runners")]
+H100 = Device(type="cuda", capability=(9, 0), model="NVIDIA H100 80GB HBM3")
+
+
+@pytest.mark.parametrize("name", runner_names(SHIPPED))
+def test_every_shipped_profile_is_read(name):
+    runner = load_runner(name, SHIPPED)
+    assert (runner.name, Path(runner.file).parent) == (name, shipped("runners"))
+    assert runner.launcher == ("slurm" if name.startswith("slurm") else "local")
+    assert runner.description
+
+
+def test_the_shipped_profiles():
+    assert set(runner_names(SHIPPED)) >= {"local", "h100", "h200", "b200", "slurm-h100", "slurm-b200"}
+    assert load_runner("local", SHIPPED).expected_device() is None
+    assert load_runner("b200", SHIPPED).expected_device() == Device(type="cuda", capability=(10, 0))
+    assert load_runner("h100", SHIPPED).gpus_per_node == 8
+
+
+@pytest.mark.parametrize("path", sorted(shipped("specs").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_shipped_spec_names_a_runner_that_is_there(path):
+    first = next((line for line in path.read_text().splitlines() if line.startswith("runner:")), "runner: local")
+    assert first.split()[1] in runner_names(SHIPPED)
+
+
+def test_the_first_folder_wins(tmp_path):
+    folders = search_folders(cwd=tmp_path / "here", environ={"XDG_CONFIG_HOME": str(tmp_path / "config")})
+    assert folders == (tmp_path / "here/runners", tmp_path / "config/attnspec/runners", shipped("runners"))
+    assert load_runner("local", folders).file == str(shipped("runners") / "local.yaml")
+    for folder, text in ((folders[1], "mine"), (folders[0], "nearest")):
+        folder.mkdir(parents=True)
+        (folder / "local.yaml").write_text(f"description: {text}\nlauncher: local\n")
+        assert load_runner("local", folders).description == text
+
+
+def test_without_the_variable_the_users_folder_is_in_home(tmp_path):
+    folders = search_folders(cwd=tmp_path, environ={"HOME": "/home/user"})
+    assert folders[1] == Path("/home/user/.config/attnspec/runners")
+
+
+def test_a_path_is_read_as_it_is(tmp_path):
+    (tmp_path / "mine.yaml").write_text("launcher: local\ndevice: {type: cpu}\nenv: {OMP_NUM_THREADS: '2'}\n")
+    runner = load_runner(str(tmp_path / "mine.yaml"), [])
+    assert (runner.name, runner.env) == ("mine", {"OMP_NUM_THREADS": "2"})
+    assert runner.expected_device() == Device(type="cpu")
+
+
+def test_an_unknown_name_is_refused_with_the_nearest():
+    with pytest.raises(InputError, match=r"unknown runner 'h10' \(did you mean 'h100'\?\); allowed: b200, .*or a path"):
+        load_runner("h10", SHIPPED)
+
+
+def test_everything_wrong_in_a_file_at_once_with_lines(tmp_path):
+    file = tmp_path / "bad.yaml"
+    file.write_text(
+        "name: x\nlaunchr: local\ngpus_per_node: yes\n"
+        'device: {type: cud, model: "(", capability: 9.0}\nenv: {RANK: "1", A: 1}\n'
+    )
+    with pytest.raises(SpecError) as caught:
+        read_runner(file)
+    said = {problem.path: (problem.line, problem.message) for problem in caught.value.problems}
+    assert said["name"][0] == 1 and said["name"][1].startswith("unknown key 'name'; allowed: description, ")
+    assert said["launchr"][0] == 2 and "(did you mean 'launcher'?)" in said["launchr"][1]
+    assert said["gpus_per_node"] == (3, "got 'yes'; allowed: an integer")
+    assert said["device.type"] == (4, "got 'cud' (did you mean 'cuda'?); allowed: auto, cpu, cuda")
+    assert said["device.model"][1].startswith("got '(', no regular expression: ")
+    assert said["device.capability"] == (4, 'got 9.0; allowed: text such as "9.0"')
+    assert said["env.RANK"] == (5, "RANK is set by the launcher of a job; leave it out")
+    assert said["env.A"] == (5, 'got 1; allowed: text; write it in quotes: "1"')
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "cannot be read: No such file or directory"),
+        (b"", "got null; allowed: a mapping with description, launcher,"),
+        (b"device: {type: cpu}\n", "bad.yaml:1: launcher: is missing"),
+        (b"- local\n", "got a list; allowed: a mapping with description, launcher,"),
+        (b"launcher: local\nlauncher: slurm\n", r"bad.yaml:2: launcher: is given twice \(first in line 1\)"),
+        (b"launcher: \xff\n", "cannot be read: 'utf-8' codec"),
+    ],
+    ids=["missing", "empty", "no launcher", "list", "twice", "encoding"],
+)
+def test_files_that_are_no_profile(tmp_path, text, message):
+    if text is not None:
+        (tmp_path / "bad.yaml").write_bytes(text)
+    with pytest.raises(SpecError, match=message):
+        read_runner(tmp_path / "bad.yaml")
+
+
+@pytest.mark.parametrize(
+    ("name", "found", "fits"),
+    [
+        ("h100", H100, True),
+        ("h100", Device(type="cuda", capability=(9, 0), model="NVIDIA H100 PCIe"), True),
+        ("h100", Device(type="cuda", capability=(9, 0), model="nvidia h100"), True),
+        ("h100", Device(type="cuda", model="NVIDIA H100 NVL"), True),
+        ("h200", Device(type="cuda", capability=(9, 0), model="NVIDIA GH200 480GB"), False),
+        ("h200", H100, False),
+        ("b200", H100, False),
+        ("b200", Device(type="cpu", model="B200"), False),
+        ("b200", Device(type="cuda", capability=(9, 0), model="NVIDIA B200"), False),
+        ("local", Device(type="cpu"), True),
+        ("local", H100, True),
+    ],
+)
+def test_which_devices_fit(name, found, fits):
+    assert (load_runner(name, SHIPPED).mismatch(found) is None) == fits
+
+
+def test_a_mismatch_says_what_is_expected_and_what_was_found():
+    assert load_runner("b200", SHIPPED).mismatch(H100) == (
+        "runner b200 expects a CUDA device named B200 with compute capability 10.0; found NVIDIA H100 80GB HBM3 (cuda)"
+    )
+    assert load_runner("h100", SHIPPED).mismatch(Device(type="cpu")) == (
+        "runner h100 expects a CUDA device named H100 with compute capability 9.0; found a device without a name (cpu)"
+    )
+
+
+def test_nominal_throughput_is_half_the_peak_of_the_first_device_that_fits():
+    assert nominal_tflops(load_runner("h100", SHIPPED), "bfloat16") == 989.4 / 2
+    assert nominal_tflops(load_runner("slurm-b200", SHIPPED), "float16") == 2250 / 2
+    assert nominal_tflops(load_runner("h200", SHIPPED), "float64") is None
+    assert nominal_tflops(load_runner("local", SHIPPED), "bfloat16") is None
