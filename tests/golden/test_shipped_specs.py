@@ -8,14 +8,12 @@ import itertools
 import jsonschema
 import pytest
 
-from attnspec import plugins
 from attnspec.resources import shipped
 from attnspec.shape import Shape
 from attnspec.spec import KernelSweep, load_spec
 from attnspec.spec.schema import json_schema, schema_text
 from attnspec.spec.yaml_text import parse_yaml
 
-needs_strategies = pytest.mark.skipif(not plugins.names("strategies"), reason="there is no strategy yet")
 SPECS = sorted(shipped("specs").glob("*.yaml"))
 PAGE_SHAPE = Shape(batch=1, num_heads_q=64, num_heads_kv=8, head_dim=128, dtype="bfloat16")
 
@@ -41,10 +39,7 @@ def test_the_schema_is_current():
     )
 
 
-@pytest.mark.parametrize(
-    "path",
-    [pytest.param(path, marks=needs_strategies if "distributed" in path.stem else (), id=path.stem) for path in SPECS],
-)
+@pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
 def test_every_spec_is_valid_for_us_and_for_editors(path, validator):
     text = path.read_text()
     assert text.startswith("# yaml-language-server: $schema=schema.json\n")
@@ -114,7 +109,6 @@ def test_kernel_specs_are_the_published_matrix(device):
     assert {case[:3] for case in cases if case[3] == 65536} == {case[:3] for case in cases}
 
 
-@needs_strategies
 @pytest.mark.parametrize("device", ["h100", "b200"])
 def test_distributed_specs_are_the_published_matrix(device):
     assert asked(f"{device}_distributed") == published("distributed", device)
@@ -125,8 +119,8 @@ def test_distributed_specs_are_the_published_matrix(device):
     [
         ("h100_kernel", [1024 * 2**n for n in range(7)], 4, {"window": 1024, "block": 2048}),
         ("b200_kernel", [1024 * 2**n for n in range(7)], 4, {"window": 1024, "block": 512}),
-        pytest.param("h100_distributed", [8192], 20, {}, marks=needs_strategies),
-        pytest.param("b200_distributed", [16384], 20, {}, marks=needs_strategies),
+        ("h100_distributed", [8192], 20, {}),
+        ("b200_distributed", [16384], 20, {}),
     ],
 )
 def test_the_settings_are_the_pages(name, lengths, num_packs, params):
@@ -138,7 +132,6 @@ def test_the_settings_are_the_pages(name, lengths, num_packs, params):
     assert {key: value for mask in sweep.masks for key, value in mask.params.items() if key != "seqlen_k"} == params
 
 
-@needs_strategies
 @pytest.mark.parametrize(
     ("device", "kernel", "magi_kernel", "more"),
     [("h100", "fa3", "ffa", {}), ("b200", "cudnn", "ffa_fa4", {"MAGI_ATTENTION_FA4_BACKEND": "1"})],
