@@ -7,7 +7,7 @@ backward from any (out, lse). Paged keys (block_table) would let sequences share
 
 What lowers: full, causal, varlen_full, varlen_causal, sliding_window and sliding_window_causal in one call; in two
 calls merged by lse varlen_block_causal, prefix_lm_causal, prefix_lm_document, share_question, causal_blockwise;
-global_sliding_ window in three; other slices as `attnspec.lower.varlen` finds.
+global_sliding_window in three; other slices as `attnspec.lower.varlen` finds.
 
 Details of the kernels that matter here:
 - An unbounded side of a window is set to max_seqlen_k inside, and a bound of at least max_seqlen_k to unbounded. With

@@ -56,8 +56,8 @@ def startend_rows(slices: AttnSlices) -> StartendRows:
         most = int((masked.end > masked.start).sum(axis=0).max())
         raise UnsupportedError(
             "no_lowering",
-            f"a key is not seen by {most} separate runs of queries; startend_row_indices say at most two, or one besides "
-            "the rows before the key",
+            f"a key is not seen by {most} separate runs of queries; startend_row_indices say at most two, or one "
+            "besides the rows before the key",
         )
     columns, causal = found
     return StartendRows(indices=np.stack(columns, axis=1).astype(np.int32), causal=causal)

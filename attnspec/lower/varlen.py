@@ -56,8 +56,8 @@ def varlen_plan(slices: AttnSlices, *, max_calls: int = MAX_CALLS) -> VarlenPlan
     if best is None:
         raise UnsupportedError(
             "no_lowering",
-            f"no way found to say these {len(slices)} slices in at most {max_calls} varlen calls: sequences of one call "
-            "follow each other in queries and keys and share one causal flag or window",
+            f"no way found to say these {len(slices)} slices in at most {max_calls} varlen calls: sequences of one "
+            "call follow each other in queries and keys and share one causal flag or window",
         )
     # The call with the most queries comes first: the others are merged into its output.
     calls = sorted(best, key=lambda call: int((call.q_start - call.q_end).sum()))
