@@ -37,7 +37,7 @@ def out_of_memory(error: BaseException) -> str | None:
 
 
 def release(device: torch.device) -> None:
-    """Give what nobody holds any more back to the device or the system."""
+    """Give what nobody holds any more back to the device or the system, reference cycles included."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -81,13 +81,16 @@ def allocated_bytes(device: torch.device) -> int:
 
 
 def peak_bytes(step: Step, device: torch.device, resident_bytes: int) -> int | None:
-    """Most device memory of one iteration, `resident_bytes` (inputs, mask, kept forward) included; None on the CPU."""
+    """Most device memory of one iteration with its untimed part; None on the CPU.
+
+    resident_bytes: what it needs beside that and is there already, which counts too: inputs, mask, a kept forward.
+    """
     if device.type != "cuda":
         return None
+    before = torch.cuda.memory_allocated(device)
     if step.before is not None:
         step.before()
     torch.cuda.synchronize(device)
-    before = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
     step.run()
     torch.cuda.synchronize(device)

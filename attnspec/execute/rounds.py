@@ -66,14 +66,16 @@ def interleave(
     *,
     on_turn: Callable[[Timed], None],
     on_round: Callable[[Timed, list[Sample]], None],
+    on_failure: Callable[[Timed], None] = lambda case: None,
     agree: Agree = list,
     now_s: Callable[[], float] = time.perf_counter,
 ) -> None:
     """Measure all cases. A case whose iteration raises leaves the loop with its `error`; the others go on.
 
-    on_turn: before each turn, warm-up too. on_round: the samples of a finished round, before the next turn.
+    on_turn: before each turn, warm-up too. on_round: the samples of a finished round, before the next turn. on_failure:
+    right after a case failed; may raise to end the loop.
     """
-    loop = _Loop(measure, on_turn, on_round, agree, now_s)
+    loop = _Loop(measure, on_turn, on_round, on_failure, agree, now_s)
     for case in cases:
         loop.warm_up(case)
     running = [case for case in cases if case.error is None]
@@ -92,10 +94,12 @@ class _Loop:
         measure: Measure,
         on_turn: Callable[[Timed], None],
         on_round: Callable[[Timed, list[Sample]], None],
+        on_failure: Callable[[Timed], None],
         agree: Agree,
         now_s: Callable[[], float],
     ) -> None:
-        self.measure, self.on_turn, self.on_round, self.agree, self.now_s = measure, on_turn, on_round, agree, now_s
+        self.measure, self.agree, self.now_s = measure, agree, now_s
+        self.on_turn, self.on_round, self.on_failure = on_turn, on_round, on_failure
         self.least_iterations = max(1, -(-measure.min_iters // LEAST_ROUNDS))
         self.least_rounds = -(-measure.min_iters // self.least_iterations)
 
@@ -155,6 +159,7 @@ class _Loop:
                     raise InvalidTimeError(f"an iteration took {sample.elapsed_ns} ns by the device's own clock")
         except Exception as error:  # noqa: BLE001  (any failure of a library is this case's outcome, not the loop's)
             case.error = error
+            self.on_failure(case)
             return None
         return taken
 

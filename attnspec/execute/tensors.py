@@ -37,8 +37,12 @@ class Tensors:
     @property
     def num_bytes(self) -> int:
         """Bytes of all tensors."""
-        held = (self.q_BTND, self.k_BSGD, self.v_BSGD, self.dout_BTND)
-        return sum(one.numel() * one.element_size() for one in held if one is not None)
+        return self.num_bytes_forward + (0 if self.dout_BTND is None else self.dout_BTND.nbytes)
+
+    @property
+    def num_bytes_forward(self) -> int:
+        """Bytes of what a forward gets."""
+        return self.q_BTND.nbytes + self.k_BSGD.nbytes + self.v_BSGD.nbytes
 
 
 def make(

@@ -108,6 +108,13 @@ class Checks:
             self.oracle_s += time.perf_counter() - started
         return self._truths[partials]
 
+    def ready(self, partials: int) -> None:
+        """Make everything that implementations with so many partials share."""
+        self.truth(partials)
+        self.codes()
+        if self.dout_rows_of is not None:
+            self.identities()
+
     def codes(self) -> Codes:
         """The mask probe."""
         if self._codes is None:
@@ -134,8 +141,7 @@ def verify(
     prepared: Prepared, checks: Checks, tensors: Tensors, *, synchronize: Callable[[], None] = lambda: None
 ) -> Verification:
     """Verify, and leave `prepared` loaded. Whatever the implementation raises passes through."""
-    checks.truth(prepared.partials)  # shared by all implementations, so no part of this one's time
-    checks.codes()
+    checks.ready(prepared.partials)  # shared by all implementations, so no part of this one's time
     synchronize()
     calls = _Calls(prepared, synchronize)
     started = time.perf_counter()

@@ -1,0 +1,72 @@
+"""The anchor: one case that a job measures again at its end, so that drift inside and between jobs shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attnspec.execute.clock import Clock
+from attnspec.execute.memory import release
+from attnspec.execute.prepared import prepare_kernel
+from attnspec.stats import median
+from attnspec.support import Problem
+from attnspec.wire import JobRequest
+from attnspec.worker.environment import Environment
+from attnspec.worker.inputs import read_slices, tensors_of
+from attnspec.worker.reporter import CaseState, Reporter
+
+MOST_SECONDS = 1.0
+
+
+class Anchor:
+    """Notes the anchor's first pack when it is measured in its place, and once more at the end."""
+
+    def __init__(self, request: JobRequest, reporter: Reporter) -> None:
+        self._request, self._reporter = request, reporter
+        self._case: CaseState | None = None
+
+    def measured(self, case: CaseState, pack: int, samples_ns: Sequence[Sequence[float]]) -> None:
+        """A case was measured on a pack; if it is the anchor on its first one, note it."""
+        if case.case_id == self._request.anchor and pack == 0:
+            self._case = case
+            self._note(case, "start", [one for held in samples_ns for one in held])
+
+    def again(self, environment: Environment, clock: Clock) -> None:
+        """Measure it once more, without verification; a failure is noted and changes no outcome."""
+        case = self._case
+        if case is None or case.provider is None:
+            return
+        self._reporter.phase(case, "measure")
+        try:
+            self._note(case, "end", self._times(case, case.provider, environment, clock))
+        except Exception as error:  # noqa: BLE001  (the anchor is a witness; its case has its outcome already)
+            self._reporter.message(f"the anchor {case.case_id} could not be measured again: {error}")
+        release(environment.device)
+
+    def _times(self, case: CaseState, provider: str, environment: Environment, clock: Clock) -> list[float]:
+        workload, pass_ = case.workload, case.request.pass_
+        needs_backward = pass_ != "fwd"
+        problem = Problem(
+            shape=workload.shape,
+            slices=read_slices(self._request.run_dir, workload)[0],
+            needs_backward=needs_backward,
+            device=environment.support,
+        )
+        prepared = prepare_kernel(case.request.implementation, problem, provider)
+        prepared.load(tensors_of(workload, environment.device, needs_backward=needs_backward))
+        timer = clock.timer(prepared.step(pass_))
+        timer.round(1)
+        warm_s = timer.round(1)[0].elapsed_ns / 1e9
+        fitting = int(MOST_SECONDS / warm_s) if warm_s > 0 else self._request.measure.min_iters
+        iterations = max(2, min(self._request.measure.min_iters, fitting))
+        return [float(sample.elapsed_ns) for sample in timer.round(iterations)]
+
+    def _note(self, case: CaseState, when: str, samples_ns: Sequence[float]) -> None:
+        found = {
+            "case_id": case.case_id,
+            "result_key": case.result_key,
+            "when": when,
+            "pack": 0,
+            "median_ns": median(samples_ns),
+            "num_samples": len(samples_ns),
+        }
+        self._reporter.note("anchor", found)

@@ -1,0 +1,31 @@
+"""One job: every case of a request to its outcome, those to be tried alone last."""
+
+from __future__ import annotations
+
+from attnspec.execute.clock import Clock
+from attnspec.wire import JobRequest, WorkloadRequest
+from attnspec.worker.anchor import Anchor
+from attnspec.worker.environment import Environment, conditions
+from attnspec.worker.reporter import CaseState, Reporter
+from attnspec.worker.workload_run import WorkloadRun
+
+
+def run_job(request: JobRequest, environment: Environment, clock: Clock, reporter: Reporter) -> None:
+    """Say hello, measure, say bye. Raises DeviceLostError and JournalError; everything else is an outcome."""
+    reporter.hello()
+    reporter.note("conditions", {"when": "start", **conditions(environment), "flush_bytes": clock.flush_bytes})
+    anchor = Anchor(request, reporter)
+
+    def run(workload: WorkloadRequest, cases: list[CaseState]) -> None:
+        WorkloadRun(request, workload, environment, clock, reporter, anchor.measured).run(cases)
+
+    solo: list[CaseState] = []
+    for workload in request.workloads:
+        cases = [CaseState(request=case, workload=workload) for case in workload.cases]
+        solo += [case for case in cases if case.case_id in request.solo]
+        run(workload, [case for case in cases if case.case_id not in request.solo])
+    for case in solo:
+        run(case.workload, [case])
+    anchor.again(environment, clock)
+    reporter.note("conditions", {"when": "end", **conditions(environment), "flush_bytes": clock.flush_bytes})
+    reporter.bye()
