@@ -110,10 +110,11 @@ def device_type(runner: Runner, found: Found, *, world_sizes: Mapping[int, str])
         )
     if runner.device.type == "cpu" or (runner.device.type == "auto" and not found.devices):
         return "cpu"
-    wrong = "" if found.devices else f"runner {runner.name} expects {runner.expectation()}"
+    most = max(world_sizes, default=1)
+    several = f", {most} of them for {world_sizes[most]}" if most > 1 else ""
+    wrong = "" if found.devices else f"runner {runner.name} expects {runner.expectation()}{several}"
     for device in found.devices:
         wrong = wrong or runner.mismatch(device) or ""
-    most = max(world_sizes, default=1)
     if not wrong and most > len(found.devices):
         wrong = f"runner {runner.name} needs {most} devices for {world_sizes[most]}"
     if not wrong and runner.gpus_per_node is not None and most > runner.gpus_per_node:
@@ -131,8 +132,8 @@ def _instead(world_sizes: Mapping[int, str]) -> str:
     if max(world_sizes, default=1) == 1:
         lines.append("  --runner local   runs on what is here")
     else:
-        lines.append("  --only cp_size=2 and the like choose cases that fit here, with --runner local")
-    lines.append("  --rehearse       runs the whole pipeline, shrunk, on the CPU")
+        lines.append("  --runner local --only cp_size=N   runs cases of N ranks on what is here")
+    lines.append("  --rehearse   runs the whole pipeline, shrunk, on the CPU")
     lines.append("  attnspec plan, mask, sample and report work anywhere")
     return "\n".join(lines)
 

@@ -139,7 +139,7 @@ class JobRunner:
     def _start(self, asked: StartWorker) -> None:
         launch, folder = self._launch, self._launch.folder
         journal = read_journal(folder.journal)
-        self._last_environment = _newest_environment(journal)
+        self._last_environment = _newest_environment(journal, self._job)
         self._close_writer()
         self._attempt = folder.next_attempt()
         request = job_request(
@@ -178,7 +178,7 @@ class JobRunner:
         case = self._cases.get(event.case_id or "")
         match event.kind:
             case "hello" if self._last_environment is not None:
-                for line in differences(self._last_environment, event.data):
+                for line in changed_conditions(self._last_environment, event.data):
                     self._watch(happenings.Said(text=f"conditions differ from the last attempt: {line}"))
             case "phase" if case is not None:
                 self._watch(happenings.TurnBegan(case=case, phase=event.phase or ""))
@@ -254,6 +254,22 @@ def _rounds_done(journal: Journal, cases: Iterable[Case]) -> dict[str, dict[str,
     return rounds_done(sound, {case.case_id: case.cp_size for case in cases})
 
 
-def _newest_environment(journal: Journal) -> Mapping[str, Any] | None:
-    notes = [note for note in journal.notes if note.kind == "environment"]
+def changed_conditions(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What changed among the things that a result_key covers, one line each. Pure.
+
+    Versions count where both environments tell them, for each tells those that its cases need.
+
+    >>> old = {"driver": "1", "device": "H200", "versions": {"torch": "2.11", "xformers": "0.1"}}
+    >>> changed_conditions(old, {"driver": "2", "device": "H200", "versions": {"torch": "2.12"}, "load": 3})
+    ['driver: 1 -> 2', 'versions.torch: 2.11 -> 2.12']
+    """
+    names = ("device", "driver", "image_id")
+    lines = differences({name: before.get(name) for name in names}, {name: now.get(name) for name in names})
+    old, new = before.get("versions", {}), now.get("versions", {})
+    both = old.keys() & new.keys()
+    return lines + differences({name: old[name] for name in both}, {name: new[name] for name in both}, "versions.")
+
+
+def _newest_environment(journal: Journal, job: Job) -> Mapping[str, Any] | None:
+    notes = [note for note in journal.notes if note.kind == "environment" and note.writer.startswith(job.job_id)]
     return max(notes, key=lambda one: one.created_ns).data if notes else None

@@ -72,7 +72,13 @@ def parts_of(text: str) -> bytes:
     }
     for driver in DRIVERS:
         text_of_note = json.dumps({"driver": driver, "device": "fake device"})
-        note = Note(kind="environment", created_ns=ended_ns, json=text_of_note, writer="fake", attempt=attempt)
+        note = Note(
+            kind="environment",
+            created_ns=ended_ns,
+            json=text_of_note,
+            writer=plan_of(text).jobs[0].job_id,
+            attempt=attempt,
+        )
         parts["note", driver] = _message(Note, [note])
         for case_id in plan_of(text).case_by_id:
             key = result_key(case_id, None, {"fake": "1"}, driver, "fake device")
