@@ -105,9 +105,12 @@ class OperatorSdpa:
     explicit_backward = True
     frees_graph = False
 
-    def __init__(self, frame: Frame, operator: Operator, backend: str, expected_kernels: str) -> None:
+    def __init__(
+        self, frame: Frame, operator: Operator, backend: str, expected_kernels: str, lse_tolerance: float
+    ) -> None:
         self.backend: str | None = backend
         self.expected_kernels = expected_kernels
+        self.lse_tolerance = lse_tolerance
         self._frame, self._operator = frame, operator
 
     def load(self, q_BTND: Tensor, k_BSGD: Tensor, v_BSGD: Tensor) -> Inputs:
