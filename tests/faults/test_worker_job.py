@@ -1,0 +1,321 @@
+"""The worker's job, run here: every case gets its one outcome, whatever its kernel does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from worker_requests import QUICK, case, request, workload
+
+from attnspec import plugins
+from attnspec.errors import JournalError
+from attnspec.execute.clock import CpuClock, Sample
+from attnspec.record.journal import JournalWriter, read_journal
+from attnspec.record.keys import result_key
+from attnspec.shape import Shape
+from attnspec.wire import Measure, WorkloadRequest
+from attnspec.worker.control import Stop
+from attnspec.worker.environment import look_around
+from attnspec.worker.job import run_job
+from attnspec.worker.reporter import Reporter
+from attnspec.worker.workload_run import DeviceLostError
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def faulty(monkeypatch):
+    monkeypatch.setattr(plugins, "_extra", {kind: {} for kind in plugins.KINDS})
+    plugins.load_file(HERE / "faulty.py")
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+class Heard:
+    """An event stream that keeps what is sent."""
+
+    def __init__(self):
+        self.events = []
+
+    def send(self, event):
+        self.events.append(event)
+
+
+class Ran:
+    """A job that ran here, and what it left."""
+
+    def __init__(self, folder, asked, clock=None, rank=0):
+        self.heard = Heard()
+        environment = look_around(asked, 0)
+        with JournalWriter(folder / "journal", f"{asked.job_id}-rank{rank}", asked.attempt) as journal:
+            reporter = Reporter(self.heard, journal, Stop(), environment, rank=rank)
+            run_job(asked, environment, clock or CpuClock(), reporter)
+        self.journal = read_journal(folder / "journal")
+        self.outcomes = {one.case_id: one for one in self.journal.outcomes if one.attempt == asked.attempt}
+
+    def status(self, name):
+        one = self.outcomes[name]
+        return one.status, one.reason_code
+
+    def samples(self, name, pack=0):
+        rows = self.journal.timings.to_pylist()
+        return [row for row in rows if row["case_id"] == name and row["pack"] == pack]
+
+    def kinds(self, name):
+        return [event.phase or event.kind for event in self.heard.events if event.case_id == name]
+
+
+def faulty_case(fault, pass_="fwd", name=None):
+    return case("faulty", pass_, name=name or f"{fault} {pass_}", kernel_params={"fault": fault})
+
+
+@pytest.mark.parametrize(
+    ("fault", "pass_", "status", "code", "words"),
+    [
+        ("no_lowering", "fwd", "unsupported", "no_lowering", "no call expresses these slices"),
+        ("bind", "fwd", "error", "exception", "ImportError: libfoo.so: undefined symbol: bar"),
+        ("raise:forward", "fwd", "error", "exception", "RuntimeError: the library says no in forward"),
+        ("raise:backward", "bwd", "error", "exception", "RuntimeError: the library says no in backward"),
+        ("oom:forward", "fwd", "oom", "host_memory", "MemoryError: no memory in forward"),
+        ("huge:forward", "fwd", "oom", "host_memory", "can't allocate memory"),
+        ("late:raise", "fwd", "error", "exception", "RuntimeError: later"),
+        ("late:oom", "fwd", "oom", "host_memory", "MemoryError: later"),
+        ("wrong", "fwd", "wrong", "mask_probe", "expected"),
+        ("nan", "bwd", "wrong", "not_finite", "the first at row 3, head 0"),
+    ],
+)
+def test_a_fault_is_its_own_case_and_no_other(tmp_path, fault, pass_, status, code, words):
+    bad = faulty_case(fault, pass_)
+    good = case("reference", name="good")
+    ran = Ran(tmp_path, request(tmp_path, workload(tmp_path, [bad, good])))
+    assert ran.status(bad.case_id) == (status, code)
+    assert words in ran.outcomes[bad.case_id].reason
+    assert ran.status("good") == ("ok", None)
+    assert len(ran.samples("good")) >= QUICK.min_iters
+    assert sorted(event.case_id for event in ran.heard.events if event.kind == "outcome") == sorted(
+        [bad.case_id, "good"]
+    )
+    assert ran.heard.events[0].kind == "hello"
+    assert ran.heard.events[-1].kind == "bye"
+
+
+def test_a_backward_that_fails_leaves_the_forward(tmp_path):
+    cases = [faulty_case("raise:backward", one) for one in ("fwd", "bwd", "fwd_bwd")]
+    ran = Ran(tmp_path, request(tmp_path, workload(tmp_path, cases)))
+    assert [ran.status(one.case_id)[0] for one in cases] == ["ok", "error", "error"]
+
+
+def test_out_of_memory_beside_others_is_tried_alone_after_them(tmp_path):
+    bad, others = faulty_case("oom:forward"), [case("reference", name="a"), case("reference", "bwd", name="b")]
+    ran = Ran(tmp_path, request(tmp_path, workload(tmp_path, [bad, *others])))
+    assert ran.status(bad.case_id) == ("oom", "host_memory")
+    assert ran.kinds(bad.case_id).count("setup") >= 3  # chosen, beside the others, alone
+    order = [event.case_id for event in ran.heard.events if event.kind == "outcome"]
+    assert order[-1] == bad.case_id
+    assert any("trying alone" in event.text for event in ran.heard.events if event.kind == "message")
+    assert ran.status("a") == ran.status("b") == ("ok", None)
+
+
+def test_small_too_big_small(tmp_path):
+    """A size that does not fit in memory takes nothing from the sizes around it."""
+    wide = Shape(batch=1, num_heads_q=2, num_heads_kv=1, head_dim=16, dtype="float32")
+    workloads = [
+        workload(tmp_path, [case("reference", name="small")], docs=((64,),)),
+        workload(tmp_path, [faulty_case("huge:forward", name="too big")], docs=((96,),), shape=wide),
+        workload(tmp_path, [case("reference", name="small again")], docs=((80,),)),
+    ]
+    ran = Ran(tmp_path, request(tmp_path, *workloads))
+    assert [ran.outcomes[name].status for name in ("small", "too big", "small again")] == ["ok", "oom", "ok"]
+
+
+def test_tensors_that_do_not_fit_are_every_cases_outcome(tmp_path):
+    shape = Shape(batch=2**30, num_heads_q=2**10, num_heads_kv=1, head_dim=64, dtype="float32")
+    ran = Ran(tmp_path, request(tmp_path, workload(tmp_path, [case("reference", name="a")], shape=shape)))
+    assert ran.status("a") == ("oom", "host_memory")
+
+
+def test_missing_slices_are_an_error_of_their_cases(tmp_path):
+    asked = workload(tmp_path, [case("reference", name="a")])
+    (tmp_path / asked.slices).unlink()
+    ran = Ran(tmp_path, request(tmp_path, asked, workload(tmp_path, [case("reference", name="b")], docs=((32,),))))
+    assert ran.status("a") == ("error", "exception")
+    assert "slices cannot be read" in ran.outcomes["a"].reason
+    assert ran.status("b") == ("ok", None)
+
+
+def test_slices_of_another_size_are_refused(tmp_path):
+    asked = workload(tmp_path, [case("reference", name="a")])
+    wrong = WorkloadRequest(**{**{name: getattr(asked, name) for name in asked.__slots__}, "seqlen_q": 128})
+    ran = Ran(tmp_path, request(tmp_path, wrong))
+    assert "slices are not over 128 x 64 tokens" in ran.outcomes["a"].reason
+
+
+def test_one_outcome_over_all_packs(tmp_path):
+    asked = workload(tmp_path, [case("reference", name="a")], mask="varlen_causal", docs=((40, 24), (10, 54), (64,)))
+    ran = Ran(tmp_path, request(tmp_path, asked))
+    assert [len(ran.samples("a", pack)) >= QUICK.min_iters for pack in range(3)] == [True] * 3
+    one = ran.outcomes["a"]
+    assert one.status == "ok"
+    assert 0 < one.verified_error <= one.verified_bound
+    assert one.setup_s > one.lower_s + one.verify_s > 0
+    assert (one.provider, one.provider_version) == ("torch", torch.__version__)
+    assert one.kernel_names is None
+    assert one.peak_memory_bytes is None
+
+
+def test_result_key_is_that_of_the_software_and_device_found(tmp_path):
+    ran = Ran(tmp_path, request(tmp_path, workload(tmp_path, [case("reference", name="a")])))
+    facts = ran.heard.events[0].data
+    key = result_key("a", None, {"torch": torch.__version__}, facts["driver"], facts["device"])
+    assert ran.outcomes["a"].result_key == key
+    assert {row["result_key"] for row in ran.samples("a")} == {key}
+    imaged = Ran(
+        tmp_path, request(tmp_path, workload(tmp_path, [case("reference", name="a")]), attempt=2, image_id="i")
+    )
+    assert imaged.outcomes["a"].result_key not in (key, None)
+    assert imaged.outcomes["a"].image_digest == "i"
+
+
+def test_done_cases_are_resumed_and_journal_nothing(tmp_path):
+    asked = workload(tmp_path, [case("reference", name="a"), case("reference", "bwd", name="b")])
+    first = Ran(tmp_path, request(tmp_path, asked))
+    key = first.outcomes["a"].result_key
+    second = Ran(tmp_path, request(tmp_path, asked, attempt=2, done=(key,)))
+    assert set(second.outcomes) == {"b"}
+    (event,) = [event for event in second.heard.events if event.kind == "outcome" and event.case_id == "a"]
+    assert (event.status, event.data) == ("ok", {"result_key": key, "resumed": True})
+    assert len({row["attempt"] for row in second.samples("a")}) == 1
+
+
+def test_interrupted_rounds_are_counted_on(tmp_path):
+    asked = workload(tmp_path, [case("reference", name="a")])
+    first = Ran(tmp_path, request(tmp_path, asked))
+    key = first.outcomes["a"].result_key
+    second = Ran(tmp_path, request(tmp_path, asked, attempt=2, rounds_done={key: {"0": 3}}))
+    rounds = {row["round"] for row in second.samples("a") if row["attempt"] == 2}
+    assert min(rounds) == 3
+    assert max(rounds) >= 4
+
+
+def test_solo_cases_come_last_and_alone(tmp_path):
+    asked = [
+        workload(tmp_path, [case("reference", name="solo"), case("reference", "bwd", name="a")]),
+        workload(tmp_path, [case("reference", name="b")], docs=((32,),)),
+    ]
+    ran = Ran(tmp_path, request(tmp_path, *asked, solo=("solo",)))
+    assert [event.case_id for event in ran.heard.events if event.kind == "outcome"] == ["a", "b", "solo"]
+
+
+def test_the_turn_is_known_at_every_step(tmp_path):
+    asked = workload(tmp_path, [case("reference", name="a"), case("reference", "bwd", name="b")])
+    ran = Ran(tmp_path, request(tmp_path, asked))
+    turn = None
+    for event in ran.heard.events:
+        if event.kind == "phase":
+            turn = event.case_id
+        if event.kind == "round":
+            assert event.case_id == turn
+    assert ran.kinds("a")[:4] == ["setup", "verify", "setup", "verify"]
+    assert ran.kinds("a")[-1] == "outcome"
+
+
+def test_anchor_is_noted_at_both_ends(tmp_path):
+    asked = [
+        workload(tmp_path, [case("reference", "bwd", name="anchor")]),
+        workload(tmp_path, [case("reference", name="b")], docs=((32,),)),
+    ]
+    ran = Ran(tmp_path, request(tmp_path, *asked, anchor="anchor"))
+    notes = [note.data for note in ran.journal.notes if note.kind == "anchor"]
+    assert [note["when"] for note in notes] == ["start", "end"]
+    assert all(note["median_ns"] > 0 and note["case_id"] == "anchor" for note in notes)
+    assert ran.heard.events[-1].kind == "bye"
+
+
+def test_environment_is_noted_and_said(tmp_path):
+    ran = Ran(tmp_path, request(tmp_path, workload(tmp_path, [case("reference", name="a")])))
+    (note,) = [note for note in ran.journal.notes if note.kind == "environment"]
+    assert note.data == ran.heard.events[0].data
+    assert note.data["versions"]["torch"] == torch.__version__
+    again = Ran(tmp_path, request(tmp_path, workload(tmp_path, [case("reference", name="a")]), attempt=2))
+    assert again.heard.events[0].data == ran.heard.events[0].data
+    assert [note.data["when"] for note in ran.journal.notes if note.kind == "conditions"] == ["start", "end"]
+
+
+def test_a_backward_that_frees_its_graph_gets_a_forward_before_each(tmp_path):
+    cases = [faulty_case("frees_graph", one) for one in ("bwd", "fwd_bwd")]
+    ran = Ran(tmp_path, request(tmp_path, workload(tmp_path, cases)))
+    assert [ran.status(one.case_id)[0] for one in cases] == ["ok", "ok"]
+
+
+class ZeroClock(CpuClock):
+    """Gives no time at all to one step in two."""
+
+    def __init__(self):
+        super().__init__()
+        self.made = 0
+
+    def timer(self, step):
+        self.made += 1
+        timer = super().timer(step)
+        if self.made == 1:
+            timer.round = lambda iterations: [Sample(started_ns=1, elapsed_ns=0, host_ns=5)] * iterations
+        if self.made == 2:
+            timer.round = lambda iterations: []
+        return timer
+
+
+def test_impossible_times_and_no_samples_are_errors(tmp_path):
+    cases = [case("reference", name="zero"), case("reference", "bwd", name="none"), case("sdpa", name="good")]
+    ran = Ran(tmp_path, request(tmp_path, workload(tmp_path, cases)), clock=ZeroClock())
+    assert ran.status("zero") == ("error", "invalid_time")
+    assert ran.status("none") == ("error", "no_samples")
+    assert ran.status("good") == ("ok", None)
+    assert ran.samples("zero") == []
+
+
+class DeadClock(CpuClock):
+    """A device that stops answering with the first failure, as CUDA does after an illegal access."""
+
+    def synchronize(self):
+        import sys
+
+        if sys.exc_info()[0] is not None:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
+def test_a_lost_device_ends_the_worker_with_the_turn_at_the_culprit(tmp_path):
+    asked = request(tmp_path, workload(tmp_path, [faulty_case("late:raise"), case("reference", name="good")]))
+    heard = Heard()
+    environment = look_around(asked, 0)
+    with JournalWriter(tmp_path / "journal", "w", 1) as journal:
+        reporter = Reporter(heard, journal, Stop(), environment, rank=0)
+        with pytest.raises(DeviceLostError, match="the device does not answer after: later"):
+            run_job(asked, environment, DeadClock(), reporter)
+    assert [event for event in heard.events if event.kind == "outcome"] == []
+    assert [event.case_id for event in heard.events if event.kind == "phase"][-1] == "late:raise fwd"
+
+
+def test_a_journal_that_refuses_ends_the_job(tmp_path, monkeypatch):
+    def full(self, rows):
+        raise JournalError("no space left for the journal")
+
+    monkeypatch.setattr(JournalWriter, "append_round", full)
+    with pytest.raises(JournalError, match="no space left"):
+        Ran(tmp_path, request(tmp_path, workload(tmp_path, [case("reference", name="a")])))
+
+
+def test_other_ranks_journal_their_samples_and_say_nothing(tmp_path):
+    ran = Ran(tmp_path, request(tmp_path, workload(tmp_path, [case("reference", name="a")])), rank=1)
+    assert ran.heard.events == []
+    assert ran.outcomes == {}
+    assert {row["rank"] for row in ran.samples("a")} == {1}
+
+
+def test_a_strategy_that_nobody_has_is_an_error_of_its_case(tmp_path):
+    asked = workload(tmp_path, [case("reference", name="a", strategy="warp_drive"), case("reference", name="b")])
+    ran = Ran(tmp_path, request(tmp_path, asked, measure=Measure(min_iters=2, max_seconds=0.01, ci=1.0)))
+    assert "'warp_drive'" in ran.outcomes["a"].reason
+    assert ran.status("b") == ("ok", None)

@@ -1,0 +1,88 @@
+"""What clocks time: the device and not the launch, without the flush, the hold or the compiler."""
+
+import pytest
+from simulated_cuda import Device
+
+from attnspec.execute import cuda_clock
+from attnspec.execute.clock import CpuClock
+from attnspec.execute.cuda_clock import CudaClock
+from attnspec.execute.prepared import Step
+
+
+@pytest.fixture
+def device(monkeypatch):
+    made = Device()
+    made.install(monkeypatch, cuda_clock)
+    return made
+
+
+@pytest.mark.parametrize(("kernel_ns", "launch_ns"), [(250_000, 5_000), (5_000, 5_000), (60_000, 110_000)])
+def test_event_time_is_the_kernel_whatever_the_launch_costs(device, kernel_ns, launch_ns):
+    timer = CudaClock(None).timer(Step(run=device.kernel(kernel_ns, launch_ns)))
+    samples = timer.round(20)
+    assert len(samples) == 20
+    assert {sample.elapsed_ns for sample in samples} == {kernel_ns}
+    assert {sample.host_ns for sample in samples} == {launch_ns}
+    assert timer.held
+
+
+def test_time_of_many_launches_is_device_time_only(device):
+    def run():
+        for _ in range(40):
+            device.enqueue("kernel", 2_000, launch_ns=8_000)
+
+    timer = CudaClock(None).timer(Step(run=run))
+    assert {sample.elapsed_ns for sample in timer.round(5)} == {80_000}
+    assert timer.held
+
+
+def test_flush_hold_and_alignment_lie_before_the_start_event_and_untimed_work_first(device):
+    clock = CudaClock(None, align=lambda: device.log.append("all-reduce"), streams=lambda: ["communication"])
+    assert clock.flush_bytes == 100 * 2**20
+    device.log.clear()
+    clock.timer(Step(run=device.kernel(5_000), before=lambda: device.enqueue("forward", 9_000))).round(1)
+    assert device.log == [
+        *("forward", "flush", "spin", "all-reduce", "event", "kernel", "wait communication", "event", "spin", "event")
+    ]
+
+
+def test_sm_clock_is_cycles_over_device_time(device):
+    (sample,) = CudaClock(None).timer(Step(run=device.kernel(5_000))).round(1)
+    assert sample.sm_clock_mhz == pytest.approx(2000, rel=1e-3)
+    assert sample.throttled is False
+
+
+def test_a_step_that_waits_for_the_device_is_timed_and_said_so(device):
+    def run():
+        device.enqueue("kernel", 10_000)
+        device.synchronize()
+        device.enqueue("kernel", 10_000)
+
+    timer = CudaClock(None).timer(Step(run=run))
+    before = device.host_ns
+    samples = timer.round(5)
+    assert len(samples) == 5
+    assert not timer.held
+    assert all(sample.elapsed_ns >= 20_000 for sample in samples)
+    assert device.host_ns - before < 1e9  # the hold does not grow for ever
+
+
+def test_one_late_iteration_is_taken_again(device):
+    launches = iter([5_000, 5_000, 9_000_000, *[5_000] * 20])
+    timer = CudaClock(None).timer(Step(run=lambda: device.enqueue("kernel", 50_000, launch_ns=next(launches))))
+    samples = timer.round(8)
+    assert {sample.elapsed_ns for sample in samples} == {50_000}
+    assert {sample.host_ns for sample in samples} == {5_000}
+    assert timer.held
+
+
+def test_cpu_clock_times_the_call_alone():
+    now = [0]
+
+    def take(duration_ns):
+        now[0] += duration_ns
+
+    clock = CpuClock(now_ns=lambda: now[0], unix_ns=lambda: 7)
+    samples = clock.timer(Step(run=lambda: take(250_000), before=lambda: take(9_000_000))).round(3)
+    assert [(one.started_ns, one.elapsed_ns, one.host_ns) for one in samples] == [(7, 250_000, 250_000)] * 3
+    assert clock.flush_bytes == 0
