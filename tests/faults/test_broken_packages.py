@@ -1,0 +1,153 @@
+"""Packages that are missing, broken, too old, or compute the wrong thing cost their own kernel, with the real message."""
+
+import types
+import uuid
+
+import pytest
+import torch
+
+from attnspec import plugins
+from attnspec.errors import UnsupportedError
+from attnspec.execute import providers
+from attnspec.execute.providers import choose, installed_version
+from attnspec.support import Device, Provider, Support
+
+CPU = Device(type="cpu")
+BROKEN = {
+    "undefined symbol": (
+        "raise ImportError('flash_attn_2_cuda.so: undefined symbol: _ZN3c105ErrorC2')",
+        "broken_package",
+        "ImportError: flash_attn_2_cuda.so: undefined symbol: _ZN3c105ErrorC2",
+    ),
+    "shared library": (
+        "raise OSError('libcudart.so.12: cannot open shared object file: No such file or directory')",
+        "broken_package",
+        "OSError: libcudart.so.12: cannot open shared object file: No such file or directory",
+    ),
+    "own dependency": (
+        "import a_package_that_is_nowhere",
+        "broken_package",
+        "ModuleNotFoundError: No module named 'a_package_that_is_nowhere'",
+    ),
+    "anything": ("raise RuntimeError('no device\\n  found')", "broken_package", "RuntimeError: no device found"),
+    "too old": ("__version__ = '0.0.1'", "broken_package", "is installed, >=1.0 is needed"),
+}
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """Makes an importable package of the given source and returns its name."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def make(source):
+        name = f"fake_{uuid.uuid4().hex}"
+        (tmp_path / f"{name}.py").write_text(source)
+        return name
+
+    return make
+
+
+def provider_of(module, name="fake", requires=">=1.0"):
+    fix = f"pip install {name}"
+    return Provider(name=name, distribution=f"no-{name}", module=module, requires=requires, fix=fix)
+
+
+def kernel_of(*held, wrong=0.0, raises=None):
+    """A kernel module that computes as sdpa does, times 1 + wrong."""
+    real = plugins.load("kernels", "sdpa")
+    module = types.ModuleType(f"kernel_{uuid.uuid4().hex}")
+
+    def bind(lowered, problem, params, provider, device):
+        if raises is not None:
+            raise raises
+        bound = real.bind(lowered, problem, params, provider, device)
+        forward = bound.forward
+
+        def scaled(inputs):
+            made = forward(inputs)
+            made.out = made.out * (1 + wrong)
+            return made
+
+        bound.forward = scaled
+        return bound
+
+    module.PROVIDERS = held
+    module.SUPPORT = Support(devices=("cpu",), dtypes=("float32",), max_head_dim=64)
+    module.Params, module.lower, module.bind = real.Params, real.lower, bind
+    return module
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_broken_package_gives_its_own_message(kind, package):
+    source, code, message = BROKEN[kind]
+    with pytest.raises(UnsupportedError) as caught:
+        installed_version(provider_of(package(source)))
+    assert caught.value.reason_code == code
+    assert message in caught.value.reason
+
+
+@pytest.mark.parametrize("module", ["a_package_that_is_nowhere", "a_package_that_is_nowhere.inside"])
+def test_a_missing_package_is_missing(module):
+    with pytest.raises(UnsupportedError) as caught:
+        installed_version(provider_of(module))
+    assert caught.value.reason_code == "missing_package"
+    assert caught.value.reason == "ModuleNotFoundError: No module named 'a_package_that_is_nowhere'"
+
+
+def test_the_first_usable_provider_is_chosen_and_remembered(package, monkeypatch):
+    good = package("__version__ = '1.2'")
+    module = kernel_of(provider_of("a_package_that_is_nowhere", "first"), provider_of(good, "second"))
+    assert choose(module, None, CPU) == ("second", "1.2")
+    monkeypatch.setattr(providers, "tiny_call", None)  # would fail if it were called again
+    assert choose(module, None, CPU) == ("second", "1.2")
+
+
+def test_a_named_provider_is_the_only_one_tried(package):
+    module = kernel_of(provider_of(package("__version__ = '1.2'"), "good"), provider_of("nowhere_at_all", "absent"))
+    with pytest.raises(UnsupportedError, match="absent: ModuleNotFoundError: No module named 'nowhere_at_all'") as one:
+        choose(module, "absent", CPU)
+    assert one.value.reason_code == "missing_package"
+    assert "(pip install absent)" in one.value.reason
+    with pytest.raises(UnsupportedError, match=r"no provider 'goood' \(did you mean 'good'\?\); allowed: good, absent"):
+        choose(module, "goood", CPU)
+
+
+def test_all_messages_are_told_and_asking_again_tells_them_again(package):
+    module = kernel_of(provider_of("nowhere_at_all", "absent"), provider_of(package("raise OSError('libcuda')"), "bad"))
+    for _ in range(2):
+        with pytest.raises(UnsupportedError) as caught:
+            choose(module, None, CPU)
+        assert caught.value.reason_code == "broken_package"
+        assert caught.value.reason == (
+            "absent: ModuleNotFoundError: No module named 'nowhere_at_all' (pip install absent); "
+            "bad: OSError: libcuda (pip install bad)"
+        )
+
+
+def test_a_placeholder_that_imports_and_does_nothing_is_not_usable(package):
+    module = kernel_of(provider_of(package(""), requires=""), raises=AttributeError("module has no attribute 'attn'"))
+    with pytest.raises(UnsupportedError, match="AttributeError: module has no attribute 'attn'") as caught:
+        choose(module, None, CPU)
+    assert caught.value.reason_code == "broken_package"
+
+
+@pytest.mark.parametrize("wrong", [0.1, float("nan")])
+def test_a_package_that_computes_the_wrong_thing_is_not_usable(wrong, package):
+    module = kernel_of(provider_of(package(""), requires=""), wrong=wrong)
+    with pytest.raises(UnsupportedError, match="a call with 2 heads and 200 tokens gives a wrong out") as caught:
+        choose(module, None, CPU)
+    assert caught.value.reason_code == "broken_package"
+
+
+def test_a_kernel_that_refuses_says_why(package):
+    module = kernel_of(provider_of(package(""), requires=""))
+    module.SUPPORT = Support(devices=("cuda",), dtypes=("float32",), max_head_dim=64)
+    with pytest.raises(UnsupportedError, match="fake: runs on cuda, not on cpu") as caught:
+        choose(module, None, CPU)
+    assert caught.value.reason_code == "device"
+
+
+def test_running_out_of_memory_is_not_the_packages_fault(package):
+    module = kernel_of(provider_of(package(""), requires=""), raises=torch.OutOfMemoryError("CUDA out of memory"))
+    with pytest.raises(torch.OutOfMemoryError):
+        choose(module, None, CPU)
