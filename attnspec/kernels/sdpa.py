@@ -122,7 +122,7 @@ def bind(lowered: Lowered, problem: Problem, params: Params, provider: str, devi
     """The chosen backend, or torch's own choice; raises UnsupportedError with torch's reason when it refuses."""
     backend = params.backend or _torch_choice(lowered, problem, params, device)
     if device.type == "cuda" and backend != "math":
-        _ask_torch(backend, lowered, problem, params)
+        _ask_torch(backend, lowered, problem, params, device)
     frame = make_frame(lowered.rectangle, lowered.mask, problem, params.kv_repeat, device.type)
     allowed = None if lowered.mask is None else allowed_cells(lowered.mask, problem.slices.seqlen_k, device.type)
     if backend == "math":
@@ -202,7 +202,7 @@ def _torch_choice(lowered: Lowered, problem: Problem, params: Params, device: De
     return names[choice]
 
 
-def _ask_torch(backend: Backend, lowered: Lowered, problem: Problem, params: Params) -> None:
+def _ask_torch(backend: Backend, lowered: Lowered, problem: Problem, params: Params, device: Device) -> None:
     """Raise UnsupportedError with torch's own reason when the backend refuses this problem on this device."""
     import torch
 
@@ -214,7 +214,7 @@ def _ask_torch(backend: Backend, lowered: Lowered, problem: Problem, params: Par
     causal = lowered.rectangle is not None and lowered.rectangle.causal and lowered.rectangle.square
 
     def refusal(repeat: bool) -> str | None:
-        q, k, v, *mask = _samples(lowered, problem, Device(type="cuda"), repeat)
+        q, k, v, *mask = _samples(lowered, problem, device, repeat)
         asked = torch.backends.cuda.SDPAParams(
             q, k, v, mask[0] if mask else None, 0.0, causal, q.shape[1] != k.shape[1]
         )
