@@ -100,7 +100,7 @@ class _Loop:
     ) -> None:
         self.measure, self.agree, self.now_s = measure, agree, now_s
         self.on_turn, self.on_round, self.on_failure = on_turn, on_round, on_failure
-        self.least_iterations = max(1, -(-measure.min_iters // LEAST_ROUNDS))
+        self.least_iterations = min(max(1, -(-measure.min_iters // LEAST_ROUNDS)), MOST_ITERATIONS)
         self.least_rounds = -(-measure.min_iters // self.least_iterations)
 
     def warm_up(self, case: Timed) -> None:

@@ -266,7 +266,8 @@ class WorkloadRun:
         failure = failure_of(error)
         if failure.status is Status.ERROR:
             self.reporter.trace(", ".join(case.case_id for case in cases), error)
-        self._let_go(error)
+        if failure.status is not Status.UNSUPPORTED:
+            self._let_go(error)
         for case in cases:
             if not case.ended:
                 self.reporter.failed(case, failure)

@@ -19,7 +19,7 @@ from attnspec.slices import to_arrow
 from attnspec.wire import CaseRequest, Event, Implementation, JobRequest, Measure, WorkloadRequest, dumps, loads
 
 SHAPE = Shape(batch=1, num_heads_q=2, num_heads_kv=1, head_dim=16, dtype="float32")
-QUICK = Measure(min_iters=5, max_seconds=0.02, ci=0.5)
+QUICK = Measure(min_iters=2, max_seconds=0.01, ci=1.0)
 
 
 def case(kernel: str, pass_: str = "fwd", name: str = "", **implementation) -> CaseRequest:
