@@ -169,11 +169,12 @@ class VarlenKernel:
 
         assert forward.lse is not None
         lse_BNT = forward.lse.transpose(1, 2).contiguous()
-        return forward.out, lse_BNT.masked_fill(lse_BNT == torch.inf, -torch.inf)
+        return forward.out.contiguous(), lse_BNT.masked_fill(lse_BNT == torch.inf, -torch.inf)
 
     def canonical_grads(self, grads: Grads) -> Grads:
-        """As they are."""
-        return grads
+        """Contiguous."""
+        dq, dk, dv = (part.contiguous() for part in grads)
+        return dq, dk, dv
 
 
 def _nothing(q: Tensor) -> Forward:

@@ -57,7 +57,7 @@ class TransformerEngine:
         self._backend = fused_attn.FusedAttnBackend["F16_arbitrary_seqlen"]
         self._problem = problem
         self._batch = problem.shape.batch
-        self._device = device.type
+        self._device, self._capability = device.type, device.capability
         self._dtype = torch.bfloat16 if problem.shape.dtype == "bfloat16" else torch.float16
         self._scale = 1 / math.sqrt(problem.shape.head_dim)
         # The state of a dropout that there is not.
@@ -68,6 +68,10 @@ class TransformerEngine:
         import torch
 
         packed = not _is_plain(call, num_rows, num_keys)
+        if packed and self._capability is not None and self._capability[0] == 12:
+            raise UnsupportedError(
+                "device", "on compute capability 12 stats of packed sequences are laid out otherwise"
+            )
         layout = "thd" if packed else "bshd"
         named: dict[str, Any] = {
             **_mask(call, padding=packed),

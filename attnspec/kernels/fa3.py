@@ -20,6 +20,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from attnspec.errors import UnsupportedError
 from attnspec.kernels._calls import Grads, LseLayout, VarlenKernel
 from attnspec.lower.varlen import varlen_plan
 from attnspec.support import Device, Problem, Provider, Support
@@ -137,12 +138,16 @@ class _Operators:
 
 
 def _register(provider: str) -> None:
-    """Load the library that defines the operators, once in a process."""
+    """Load the library that defines the operators, once in a process; both packages give them the same names."""
     import importlib
+    import sys
 
     import torch
 
     if hasattr(torch.ops.flash_attn_3, "fwd"):
+        found = "flash-attn-3" if "flash_attn_interface" in sys.modules else "xformers"
+        if found != provider:
+            raise UnsupportedError("broken_package", f"this process holds the operators of {found} already")
         return
     if provider == "xformers":
         torch.ops.load_library(_xformers_library())  # type: ignore[no-untyped-call]

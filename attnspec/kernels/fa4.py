@@ -237,12 +237,14 @@ class BlockSparseKernel:
         return dq, dk, dv
 
     def canonical_out(self, forward: Forward) -> tuple[Tensor, Tensor | None]:
-        """As they are."""
-        return forward.out, forward.lse
+        """Contiguous."""
+        assert forward.lse is not None
+        return forward.out.contiguous(), forward.lse.contiguous()
 
     def canonical_grads(self, grads: Grads) -> Grads:
-        """As they are."""
-        return grads
+        """Contiguous."""
+        dq, dk, dv = (part.contiguous() for part in grads)
+        return dq, dk, dv
 
 
 def _block_tensors(lists: BlockLists, device: str) -> tuple[Tensor, Tensor]:

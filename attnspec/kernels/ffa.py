@@ -27,7 +27,10 @@ from attnspec.support import Device, Forward, Problem, Provider, Support
 if TYPE_CHECKING:
     from torch import Tensor
 
-FIX = "build tag v1.1.1 of github.com/SandAI-org/MagiAttention (pip install --no-build-isolation .)"
+FIX = (
+    "the package index has an empty placeholder only: build tag v1.1.1 of github.com/SandAI-org/MagiAttention with "
+    "pip install --no-build-isolation ."
+)
 PROVIDERS = (
     Provider(
         name="magi-attention",
@@ -166,7 +169,7 @@ class FfaKernel:
         return dq, dk, dv
 
     def _batched(self, part: Tensor) -> Tensor:
-        return part.view(self._batch, -1, *part.shape[1:])
+        return part.view(self._batch, -1, *part.shape[1:]).contiguous()
 
 
 def _flex_flash_attn() -> Any:
@@ -181,6 +184,5 @@ def _flex_flash_attn() -> Any:
             raise
         raise UnsupportedError(
             "broken_package",
-            f"magi_attention at {getattr(package, '__file__', None)} has no {error.name}: it is the empty placeholder "
-            f"of the package index; {FIX}",
+            f"magi_attention at {getattr(package, '__file__', None)} has no {error.name}; {FIX}",
         ) from error

@@ -19,7 +19,10 @@ from attnspec.support import Device, Forward, Problem, Provider, Support
 if TYPE_CHECKING:
     from torch import Tensor
 
-FIX = "build tag v1.1.1 of github.com/SandAI-org/MagiAttention with its flash-attention submodule"
+FIX = (
+    "the package index has an empty placeholder only: build tag v1.1.1 of github.com/SandAI-org/MagiAttention with its "
+    "flash-attention submodule"
+)
 PROVIDERS = (
     Provider(
         name="magi-attention",
@@ -72,9 +75,7 @@ class FfaFa4Kernel:
             if error.name is None or not error.name.startswith("magi_attention."):
                 raise
             where = getattr(package, "__file__", None)
-            raise UnsupportedError(
-                "broken_package", f"magi_attention at {where} has no {error.name}: an empty placeholder; {FIX}"
-            ) from error
+            raise UnsupportedError("broken_package", f"magi_attention at {where} has no {error.name}; {FIX}") from error
         if not self._module.is_fa4_installed:
             raise UnsupportedError("missing_package", f"MagiAttention finds no module flash_attn_cute; {FIX}")
         self._batch = problem.shape.batch
@@ -143,7 +144,7 @@ class FfaFa4Kernel:
         return dq, dk, dv
 
     def _batched(self, part: Tensor) -> Tensor:
-        return part.view(self._batch, -1, *part.shape[1:])
+        return part.view(self._batch, -1, *part.shape[1:]).contiguous()
 
 
 def _argument(ranges: FfaRanges, problem: Problem) -> Any:

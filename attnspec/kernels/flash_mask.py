@@ -29,7 +29,7 @@ PROVIDERS = (
     Provider(
         name="flashmask",
         distribution="flashmask",
-        module="flashmask",
+        module="flashmask._C",
         fix=(
             "build flashmask/flash_mask/flashmask_attention_v3 of github.com/PaddlePaddle/flash-attention "
             "(python setup_torch.py install)"
@@ -109,9 +109,11 @@ class FlashMaskKernel:
         return dq, dk, dv
 
     def canonical_out(self, forward: Forward) -> tuple[Tensor, Tensor | None]:
-        """As they are."""
-        return forward.out, forward.lse
+        """Contiguous."""
+        assert forward.lse is not None
+        return forward.out.contiguous(), forward.lse.contiguous()
 
     def canonical_grads(self, grads: Grads) -> Grads:
-        """As they are."""
-        return grads
+        """Contiguous."""
+        dq, dk, dv = (part.contiguous() for part in grads)
+        return dq, dk, dv

@@ -20,7 +20,7 @@ as no bound. Triangles start one key later and end one query earlier instead, wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
@@ -47,10 +47,10 @@ def varlen_plan(slices: AttnSlices, *, max_calls: int = MAX_CALLS) -> VarlenPlan
     """
     best: list[VarlenCall] | None = None
     for segments in _ways(slices):
-        limit = max_calls if best is None else len(best) - 1
-        found = _calls(segments, limit)
-        if found is not None:
-            best = found
+        for prefer in (_Chain.tightness, _Chain.likeness):
+            limit = max_calls if best is None else len(best) - 1
+            found = _calls(segments, limit, prefer)
+            best = best if found is None else found
         if best is not None and len(best) <= 1:
             break
     if best is None:
@@ -100,6 +100,15 @@ class _Chain:
         left, right = _common(self.left, _left(segment)), _common(self.right, _right(segment))
         return left[0] <= left[1] and right[0] <= right[1]
 
+    def tightness(self, segment: Segment) -> tuple[int, ...]:
+        """Larger where fewer keys lie between: this needs the fewest chains for segments of one kind."""
+        return (self.k_end,)
+
+    def likeness(self, segment: Segment) -> tuple[int, ...]:
+        """Larger where `segment` leaves the bounds as free as they are: short ones, which fit all kinds, stay so."""
+        left, right = _common(self.left, _left(segment)), _common(self.right, _right(segment))
+        return int(left == self.left) + int(right == self.right), self.k_end
+
     def append(self, segment: Segment) -> None:
         """Let `segment` follow."""
         self.segments.append(segment)
@@ -114,16 +123,18 @@ class _Chain:
         return VarlenCall(left=left, right=right, **columns)
 
 
-def _calls(segments: list[Segment], limit: int) -> list[VarlenCall] | None:
+def _calls(
+    segments: list[Segment], limit: int, prefer: Callable[[_Chain, Segment], tuple[int, ...]]
+) -> list[VarlenCall] | None:
     """Segments, sorted, dealt out to at most `limit` chains; None when that many do not do.
 
-    Each segment goes to the chain that it fits most tightly, which needs the fewest chains for segments of one kind.
+    Each segment goes to the chain that it fits and that `prefer` puts first.
     """
     chains: list[_Chain] = []
     for segment in segments:
         fitting = [chain for chain in chains if chain.takes(segment)]
         if fitting:
-            chain = max(fitting, key=lambda one: one.k_end)
+            chain = max(fitting, key=lambda one: prefer(one, segment))
         elif len(chains) < limit:
             chain = _Chain()
             chains.append(chain)
