@@ -1,7 +1,8 @@
-"""Example documents, and the structure of slices: what planning needs to ask a kernel once instead of 10^4 times. Pure.
+"""Example documents, and the likeness of masks: what planning needs to ask a kernel once instead of 10^4 times. Pure.
 
-Whether a library can express a mask depends on how its slices lie to each other and hardly on the tokens they span. The
-structure of slices is their types, the order of all corners and the order of all diagonals.
+Whether a library can express a mask depends on how its slices lie to each other and hardly on the tokens they span. Two
+digests say how alike two masks are. `structure` is exact: types, the order of all corners and of all diagonals.
+`pattern` forgets how often something repeats, so that a mask of blocks has one pattern at (nearly) every length.
 """
 
 from __future__ import annotations
@@ -14,11 +15,22 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from attnspec.slices import AttnSlices
+from attnspec.slices import AttnSlices, SliceType
 
 # Lengths over the longest one. Uneven, no two alike, no common divisor.
 _UNEVEN = tuple(Fraction(part, 97) for part in (97, 61, 19, 83, 7, 43, 29, 71, 13))
 _MAX_EXAMPLES = 64
+
+# What is looked at, from q_start, q_end, k_start, k_end: the corners, both diagonals, the sides and their difference.
+_LINES = np.array(
+    [
+        [1, 0, 0, 0, -1, 0, -1, 0, -1],
+        [0, 1, 0, 0, 0, -1, 1, 0, 1],
+        [0, 0, 1, 0, 1, 0, 0, -1, 1],
+        [0, 0, 0, 1, 0, 1, 0, 1, -1],
+    ]
+)
+_POWERS = 3 ** np.arange(9 + 6 + 2 + 2)
 
 
 def example_documents(seqlen: int, max_doc_fraction: Fraction | None) -> NDArray[np.int64]:
@@ -57,6 +69,30 @@ def structure(slices: AttnSlices) -> bytes:
     corners = [0, slices.seqlen_q, slices.seqlen_k, *bounds.ravel().tolist()]
     diagonals = [0, *(bounds[:, 2:] - bounds[:, :2]).ravel().tolist()]
     return hashlib.sha256(_order(corners) + _order(diagonals) + slices.types.tobytes()).digest()
+
+
+def pattern(slices: AttnSlices) -> bytes:
+    """A digest of the set of ways in which a slice lies to the one listed before it, to the diagonal and to the edges.
+
+    >>> few = [(start, start + 2, 0, start + 2, 0) for start in range(0, 8, 2)]
+    >>> many = [(start, start + 4, 0, start + 4, 0) for start in range(0, 400, 4)]
+    >>> pattern(AttnSlices.from_rows(few, seqlen_q=8, seqlen_k=8)) == pattern(
+    ...     AttnSlices.from_rows(many, seqlen_q=400, seqlen_k=400)
+    ... )
+    True
+    """
+    bounds = np.concatenate((slices.ranges[:1], slices.ranges))  # the first slice counts as listed before itself
+    lines = bounds @ _LINES
+    parts = (
+        lines[1:],
+        lines[1:, :6] - lines[:-1, :6],
+        bounds[1:, ::2] - bounds[:-1, 1::2],
+        bounds[1:, 1::2] - (slices.seqlen_q, slices.seqlen_k),
+    )
+    signs = np.sign(np.hstack(parts)) + 1
+    codes = np.unique(signs @ _POWERS * len(SliceType) + slices.types)
+    sizes = (slices.seqlen_q < slices.seqlen_k, slices.seqlen_q > slices.seqlen_k, len(slices) > 1)
+    return codes.tobytes() + bytes(sizes)
 
 
 def _order(values: list[int]) -> bytes:

@@ -1,9 +1,9 @@
 """Which cases cannot run, decided while planning: without running anything, and for many cases at once.
 
-A kernel is asked with the slices of example documents at the real seqlen. A yes is shared by all masks of one
-structure: the worker asks again with the real slices, so a wrong yes costs nothing. It is even asked about a shorter
-sequence where that has the same structure, since lowering a long one can take seconds. A no is always the kernel's
-answer to the mask's own slices, because nobody asks again.
+A kernel is asked with the slices of example documents at the real seqlen. A yes is shared by all masks of one pattern:
+the worker asks again with the real slices, so a wrong yes costs nothing. It is even asked about a shorter sequence of
+that pattern, since lowering a long one can take seconds. A no is the kernel's answer to the mask's own slices, because
+nobody asks again; it is shared by masks of exactly the same structure once two of them were refused in the same words.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from attnspec.ids import canonical_json
 from attnspec.masks import make_slices
 from attnspec.plan.identity import implementation_content
 from attnspec.plan.model import MaskNode, Unsupported, Workload
-from attnspec.plan.structure import example_documents, structure
+from attnspec.plan.structure import example_documents, pattern, structure
 from attnspec.shape import Shape
 from attnspec.slices import AttnSlices
 from attnspec.support import Device, Problem
@@ -59,40 +59,55 @@ class Asked:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Example:
+    """A mask over example documents, the shorter likeness of its pattern, and what tells how alike masks are."""
+
+    slices: AttnSlices
+    short: AttnSlices
+    pattern: bytes
+
+
 class Verdicts:
     """Asks plug-ins and remembers. One object serves one compilation; `device` None means that nobody has looked."""
 
     def __init__(self, device: Device | None) -> None:
         self._device = device
-        self._limits: dict[tuple[str, Shape, bool, int], Unsupported | None] = {}
-        self._slices: dict[str, tuple[AttnSlices, bytes]] = {}
+        self._examples: dict[str, _Example] = {}
         self._short: dict[bytes, AttnSlices] = {}
-        self._yes: set[tuple[str, Shape, bool, bytes]] = set()
-        self._answers: dict[tuple[str, Shape, bool, str], Unsupported | None] = {}
+        self._limits: dict[tuple[str, Shape, bool, int], Unsupported | None] = {}
+        self._patterns: dict[tuple[str, Shape, bool, bytes], Unsupported | None] = {}
+        self._structures: dict[tuple[str, Shape, bool, bytes], tuple[Unsupported, bool]] = {}
+        self._own: dict[tuple[str, Shape, bool, str], Unsupported | None] = {}
 
     def ask(self, asked: Asked, workload: Workload, *, needs_backward: bool, cp_size: int) -> Unsupported | None:
         """Why this cannot run, or None. Raises InputError when the mask refuses its own parameters or lengths."""
-        node = workload.mask_node
-        slices, kind = self._mask(node)
-        limits = (asked.key, workload.shape, needs_backward, cp_size)
+        shape, example = workload.shape, self._example(workload.mask_node)
+        limits = (asked.key, shape, needs_backward, cp_size)
         if limits not in self._limits:
-            self._limits[limits] = self._check_limits(asked, workload.shape, slices, needs_backward, cp_size)
+            self._limits[limits] = self._check_limits(asked, shape, example.slices, needs_backward, cp_size)
         refused = self._limits[limits]
         if refused is not None or asked.strategy is not None:
             return refused
-        yes = (asked.key, workload.shape, needs_backward, kind)
-        if yes in self._yes:
+        alike = (asked.key, shape, needs_backward, example.pattern)
+        if alike not in self._patterns:
+            self._patterns[alike] = self._lower(asked, shape, example.short, needs_backward)
+        if self._patterns[alike] is None:
             return None
-        own = (asked.key, workload.shape, needs_backward, node.mask_id)
-        if own not in self._answers:
-            short = self._short[kind]
-            answer = self._lower(asked, workload.shape, short, needs_backward)
-            if answer is not None and short is not slices:
-                answer = self._lower(asked, workload.shape, slices, needs_backward)
-            self._answers[own] = answer
-            if answer is None:
-                self._yes.add(yes)
-        return self._answers[own]
+        own = (asked.key, shape, needs_backward, workload.mask_node.mask_id)
+        if own not in self._own:
+            self._own[own] = self._ask_itself(asked, shape, example, needs_backward)
+        return self._own[own]
+
+    def _ask_itself(self, asked: Asked, shape: Shape, example: _Example, needs_backward: bool) -> Unsupported | None:
+        same = (asked.key, shape, needs_backward, structure(example.slices))
+        known, agreed = self._structures.get(same, (None, False))
+        if agreed:
+            return known
+        answer = self._lower(asked, shape, example.slices, needs_backward)
+        if answer is not None:
+            self._structures[same] = answer, answer == known
+        return answer
 
     def _check_limits(
         self, asked: Asked, shape: Shape, slices: AttnSlices, needs_backward: bool, cp_size: int
@@ -116,19 +131,19 @@ class Verdicts:
     def _problem(self, shape: Shape, slices: AttnSlices, needs_backward: bool) -> Problem:
         return Problem(shape=shape, slices=slices, needs_backward=needs_backward, device=self._device)
 
-    def _mask(self, node: MaskNode) -> tuple[AttnSlices, bytes]:
-        if node.mask_id not in self._slices:
+    def _example(self, node: MaskNode) -> _Example:
+        if node.mask_id not in self._examples:
             module = plugins.load("masks", node.mask)
             params = plugins.make_params(module, node.params)
             try:
                 slices = example_slices(module, params, node, node.seqlen_q)
             except InputError as error:
                 raise InputError(f"mask {node.mask} at seqlen {format_count(node.seqlen_q)}: {error}") from None
-            kind = structure(slices)
+            kind = pattern(slices)
             if kind not in self._short:
                 self._short[kind] = _shortest(module, params, node, kind) or slices
-            self._slices[node.mask_id] = slices, kind
-        return self._slices[node.mask_id]
+            self._examples[node.mask_id] = _Example(slices=slices, short=self._short[kind], pattern=kind)
+        return self._examples[node.mask_id]
 
 
 def example_slices(module: ModuleType, params: Any, node: MaskNode, seqlen: int) -> AttnSlices:
@@ -150,6 +165,6 @@ def _shortest(module: ModuleType, params: Any, node: MaskNode, kind: bytes) -> A
             slices = example_slices(module, params, node, seqlen)
         except InputError:
             continue  # the mask's own parameters need the longer sequence
-        if structure(slices) == kind:
+        if pattern(slices) == kind:
             return slices
     return None

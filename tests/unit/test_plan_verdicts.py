@@ -71,7 +71,7 @@ def test_unsupported_cases_keep_their_nodes_rows_and_places_in_jobs():
     assert sum(len(job.cases) for job in plan.jobs) == len(rows)
 
 
-def test_a_kernel_is_asked_once_per_structure_and_on_a_short_sequence():
+def test_a_kernel_is_asked_once_per_pattern_and_on_a_short_sequence():
     kernel = plugins.load("kernels", "any_kernel")
     kernel.LOWERED.clear()
     lengths = ["4K", "8K", "64K", "1M", "64M"]
@@ -79,6 +79,32 @@ def test_a_kernel_is_asked_once_per_structure_and_on_a_short_sequence():
     assert len(plan.cases) == 20
     assert plan.unsupported == {}
     assert kernel.LOWERED == [2048] * 4  # two masks, with and without backward
+
+
+def test_blocks_and_windows_have_few_patterns_over_many_lengths():
+    kernel = plugins.load("kernels", "any_kernel")
+    kernel.LOWERED.clear()
+    masks = [{"varlen_block_causal": {"block": 256 << step}} for step in range(4)]
+    masks += [{"sliding_window_causal": {"window": 64 << step}} for step in range(8)]
+    plan = compiled(kernel_spec(["any_kernel"], masks, [1024 + 1280 * step for step in range(60)]))
+    assert len(plan.cases) == 1440
+    assert len(kernel.LOWERED) < 60
+    assert max(kernel.LOWERED) < 32768
+
+
+def test_equal_words_for_one_structure_are_not_asked_a_third_time(monkeypatch):
+    asked = []
+
+    def lower(problem, params, provider):
+        asked.append(problem.slices.seqlen_q)
+        raise UnsupportedError("no_lowering", "never")
+
+    monkeypatch.setattr(plugins.load("kernels", "any_kernel"), "lower", lower)
+    lengths = ["4K", "8K", "16K", "32K", "64K"]
+    plan = compiled(kernel_spec(["any_kernel"], ["varlen_causal"], lengths))
+    assert asked == [2048, 4096, 2048, 4096, 8192, 8192]  # the short likeness, then two of five: fwd and bwd
+    assert len(plan.unsupported) == 10
+    assert reasons(plan) == [("no_lowering", "never")]
 
 
 def test_a_no_speaks_of_the_masks_own_slices():
