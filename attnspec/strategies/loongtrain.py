@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from numpy.typing import ArrayLike
+
 from attnspec.errors import UnsupportedError
 from attnspec.params import param
 from attnspec.shape import Shape
+from attnspec.sharding.head_ring import HeadRing
+from attnspec.sharding.heads import split_heads
+from attnspec.sharding.layout import documents_of, zigzag
 from attnspec.sharding.mesh import divisors, head_mesh
+from attnspec.slices import AttnSlices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,3 +35,17 @@ def check(params: Params, shape: Shape, cp_size: int) -> None:
             f"window {params.window} does not divide the ring of {mesh.ring_degree} ranks ({cp_size} ranks over "
             f"ulysses_degree {mesh.ulysses_degree}); allowed window: {', '.join(map(str, divisors(mesh.ring_degree)))}",
         )
+
+
+def shard(params: Params, slices: AttnSlices, docs: ArrayLike, shape: Shape, cp_size: int) -> HeadRing:
+    """As usp, with a double ring."""
+    mesh = head_mesh(shape, cp_size, params.ulysses_degree)
+    q_documents, k_documents = documents_of(docs, slices)
+    return HeadRing(
+        slices=slices,
+        split=split_heads(shape, mesh.ulysses_degree, 1 if mesh.ring_degree > 1 else None),
+        ring_degree=mesh.ring_degree,
+        window=params.window,
+        q_ring=zigzag(q_documents, mesh.ring_degree),
+        k_ring=zigzag(k_documents, mesh.ring_degree),
+    )

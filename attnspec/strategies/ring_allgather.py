@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from numpy.typing import ArrayLike
+
 from attnspec.shape import Shape
+from attnspec.sharding.gathering import Gathering
+from attnspec.sharding.layout import documents_of, zigzag
+from attnspec.slices import AttnSlices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,3 +19,14 @@ class Params:
 
 def check(params: Params, shape: Shape, cp_size: int) -> None:
     """Any heads on any number of ranks."""
+
+
+def shard(params: Params, slices: AttnSlices, docs: ArrayLike, shape: Shape, cp_size: int) -> Gathering:
+    """Every document in zigzag over the ranks; all keys on every rank while it computes."""
+    q_documents, k_documents = documents_of(docs, slices)
+    return Gathering(
+        slices=slices,
+        shape=shape,
+        queries=zigzag(q_documents, cp_size, halves=True),
+        keys=zigzag(k_documents, cp_size, halves=True),
+    )

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from numpy.typing import ArrayLike
+
 from attnspec.shape import Shape
+from attnspec.sharding.head_ring import HeadRing
+from attnspec.sharding.heads import split_heads
+from attnspec.sharding.layout import documents_of, zigzag
+from attnspec.slices import AttnSlices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,3 +20,16 @@ class Params:
 
 def check(params: Params, shape: Shape, cp_size: int) -> None:
     """Any heads on any number of ranks."""
+
+
+def shard(params: Params, slices: AttnSlices, docs: ArrayLike, shape: Shape, cp_size: int) -> HeadRing:
+    """Every document in zigzag over one ring of all ranks."""
+    q_documents, k_documents = documents_of(docs, slices)
+    return HeadRing(
+        slices=slices,
+        split=split_heads(shape, 1),
+        ring_degree=cp_size,
+        window=None,
+        q_ring=zigzag(q_documents, cp_size),
+        k_ring=zigzag(k_documents, cp_size),
+    )

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from numpy.typing import ArrayLike
+
 from attnspec.shape import Shape
+from attnspec.sharding.head_ring import HeadRing
+from attnspec.sharding.heads import split_heads
+from attnspec.sharding.layout import contiguous
 from attnspec.sharding.mesh import check_heads, head_degrees
+from attnspec.slices import AttnSlices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,3 +23,15 @@ def check(params: Params, shape: Shape, cp_size: int) -> None:
     """Heads must split over the ranks."""
     sizes = head_degrees(shape, shape.num_heads_q)
     check_heads(shape, cp_size, f"allowed cp_size: {', '.join(map(str, sizes))}")
+
+
+def shard(params: Params, slices: AttnSlices, docs: ArrayLike, shape: Shape, cp_size: int) -> HeadRing:
+    """Equal runs of the sequence; between the all-to-alls each rank has all of it for its share of the heads."""
+    return HeadRing(
+        slices=slices,
+        split=split_heads(shape, cp_size),
+        ring_degree=1,
+        window=None,
+        q_ring=contiguous(slices.seqlen_q, 1),
+        k_ring=contiguous(slices.seqlen_k, 1),
+    )

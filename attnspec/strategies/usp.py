@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from numpy.typing import ArrayLike
+
 from attnspec.params import param
 from attnspec.shape import Shape
+from attnspec.sharding.head_ring import HeadRing
+from attnspec.sharding.heads import split_heads
+from attnspec.sharding.layout import documents_of, zigzag
 from attnspec.sharding.mesh import head_mesh
+from attnspec.slices import AttnSlices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,3 +27,17 @@ class Params:
 def check(params: Params, shape: Shape, cp_size: int) -> None:
     """The degree must divide the ranks, and heads must split over it."""
     head_mesh(shape, cp_size, params.ulysses_degree)
+
+
+def shard(params: Params, slices: AttnSlices, docs: ArrayLike, shape: Shape, cp_size: int) -> HeadRing:
+    """Every document in zigzag over the ring; each place's tokens split over its head group."""
+    mesh = head_mesh(shape, cp_size, params.ulysses_degree)
+    q_documents, k_documents = documents_of(docs, slices)
+    return HeadRing(
+        slices=slices,
+        split=split_heads(shape, mesh.ulysses_degree, 1 if mesh.ring_degree > 1 else None),
+        ring_degree=mesh.ring_degree,
+        window=None,
+        q_ring=zigzag(q_documents, mesh.ring_degree),
+        k_ring=zigzag(k_documents, mesh.ring_degree),
+    )
