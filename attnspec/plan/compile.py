@@ -79,7 +79,7 @@ class _Compiler:
         self._spec = spec
         self._lengths = lengths
         self._sha256 = None if lengths is None else lengths.sha256
-        self._verdicts = Verdicts(device)
+        self._verdicts = Verdicts(spec.shape, device)
         self.samples: dict[str, SampleNode] = {}
         self.masks: dict[str, MaskNode] = {}
         self.workloads: dict[str, Workload] = {}
@@ -117,7 +117,7 @@ class _Compiler:
             env=ask.item.env,
             sweep=index,
         )
-        refused = self._verdicts.ask(ask.asked, workload, needs_backward=pass_ != "fwd", cp_size=cp_size)
+        refused = self._verdicts.ask(ask.asked, workload.mask_node, needs_backward=pass_ != "fwd", cp_size=cp_size)
         if refused is not None:
             self.unsupported[case_id] = refused
 

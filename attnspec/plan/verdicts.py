@@ -18,7 +18,7 @@ from attnspec.errors import InputError, UnsupportedError
 from attnspec.ids import canonical_json
 from attnspec.masks import make_slices
 from attnspec.plan.identity import implementation_content
-from attnspec.plan.model import MaskNode, Unsupported, Workload
+from attnspec.plan.model import MaskNode, Unsupported
 from attnspec.plan.structure import example_documents, pattern, structure
 from attnspec.shape import Shape
 from attnspec.slices import AttnSlices
@@ -59,90 +59,99 @@ class Asked:
         )
 
 
+_Key = tuple[str, bool]
+"""Which implementation, and whether a backward follows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Pattern:
+    """What is known of all masks of one pattern: a short one of them, and what was said about that."""
+
+    short: AttnSlices
+    answers: dict[_Key, Unsupported | None]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Example:
-    """A mask over example documents, the shorter likeness of its pattern, and what tells how alike masks are."""
+    """A mask over example documents, and what was said about it where its pattern was refused."""
 
     slices: AttnSlices
-    short: AttnSlices
-    pattern: bytes
+    pattern: _Pattern
+    answers: dict[_Key, Unsupported | None]
 
 
 class Verdicts:
-    """Asks plug-ins and remembers. One object serves one compilation; `device` None means that nobody has looked."""
+    """Asks plug-ins and remembers. One object serves one shape; `device` None means that nobody has looked at one."""
 
-    def __init__(self, device: Device | None) -> None:
+    def __init__(self, shape: Shape, device: Device | None) -> None:
+        self._shape = shape
         self._device = device
+        self._limits: dict[tuple[str, bool, int], Unsupported | None] = {}
+        self._patterns: dict[bytes, _Pattern] = {}
         self._examples: dict[str, _Example] = {}
-        self._short: dict[bytes, AttnSlices] = {}
-        self._limits: dict[tuple[str, Shape, bool, int], Unsupported | None] = {}
-        self._patterns: dict[tuple[str, Shape, bool, bytes], Unsupported | None] = {}
-        self._structures: dict[tuple[str, Shape, bool, bytes], tuple[Unsupported, bool]] = {}
-        self._own: dict[tuple[str, Shape, bool, str], Unsupported | None] = {}
+        self._words: dict[tuple[str, bool, bytes], tuple[Unsupported, bool]] = {}
 
-    def ask(self, asked: Asked, workload: Workload, *, needs_backward: bool, cp_size: int) -> Unsupported | None:
+    def ask(self, asked: Asked, node: MaskNode, *, needs_backward: bool, cp_size: int) -> Unsupported | None:
         """Why this cannot run, or None. Raises InputError when the mask refuses its own parameters or lengths."""
-        shape, example = workload.shape, self._example(workload.mask_node)
-        limits = (asked.key, shape, needs_backward, cp_size)
+        example = self._examples.get(node.mask_id) or self._example(node)
+        limits = (asked.key, needs_backward, cp_size)
         if limits not in self._limits:
-            self._limits[limits] = self._check_limits(asked, shape, example.slices, needs_backward, cp_size)
+            self._limits[limits] = self._check_limits(asked, example.slices, needs_backward, cp_size)
         refused = self._limits[limits]
         if refused is not None or asked.strategy is not None:
             return refused
-        alike = (asked.key, shape, needs_backward, example.pattern)
-        if alike not in self._patterns:
-            self._patterns[alike] = self._lower(asked, shape, example.short, needs_backward)
-        if self._patterns[alike] is None:
+        key = (asked.key, needs_backward)
+        alike = example.pattern.answers
+        if key not in alike:
+            alike[key] = self._lower(asked, example.pattern.short, needs_backward)
+        if alike[key] is None:
             return None
-        own = (asked.key, shape, needs_backward, workload.mask_node.mask_id)
-        if own not in self._own:
-            self._own[own] = self._ask_itself(asked, shape, example, needs_backward)
-        return self._own[own]
+        if key not in example.answers:
+            example.answers[key] = self._ask_itself(asked, example.slices, needs_backward)
+        return example.answers[key]
 
-    def _ask_itself(self, asked: Asked, shape: Shape, example: _Example, needs_backward: bool) -> Unsupported | None:
-        same = (asked.key, shape, needs_backward, structure(example.slices))
-        known, agreed = self._structures.get(same, (None, False))
+    def _ask_itself(self, asked: Asked, slices: AttnSlices, needs_backward: bool) -> Unsupported | None:
+        same = (asked.key, needs_backward, structure(slices))
+        known, agreed = self._words.get(same, (None, False))
         if agreed:
             return known
-        answer = self._lower(asked, shape, example.slices, needs_backward)
+        answer = self._lower(asked, slices, needs_backward)
         if answer is not None:
-            self._structures[same] = answer, answer == known
+            self._words[same] = answer, answer == known
         return answer
 
-    def _check_limits(
-        self, asked: Asked, shape: Shape, slices: AttnSlices, needs_backward: bool, cp_size: int
-    ) -> Unsupported | None:
+    def _check_limits(self, asked: Asked, slices: AttnSlices, needs_backward: bool, cp_size: int) -> Unsupported | None:
         try:
-            asked.kernel.SUPPORT.check(self._problem(shape, slices, needs_backward))
+            asked.kernel.SUPPORT.check(self._problem(slices, needs_backward))
             if asked.strategy is not None:
-                asked.strategy.check(asked.strategy_params, shape, cp_size)
+                asked.strategy.check(asked.strategy_params, self._shape, cp_size)
         except UnsupportedError as error:
             return Unsupported(reason_code=error.reason_code, reason=error.reason)
         return None
 
-    def _lower(self, asked: Asked, shape: Shape, slices: AttnSlices, needs_backward: bool) -> Unsupported | None:
-        problem = self._problem(shape, slices, needs_backward)
+    def _lower(self, asked: Asked, slices: AttnSlices, needs_backward: bool) -> Unsupported | None:
+        problem = self._problem(slices, needs_backward)
         try:
             asked.kernel.lower(problem, asked.kernel_params, asked.implementation.provider)
         except UnsupportedError as error:
             return Unsupported(reason_code=error.reason_code, reason=error.reason)
         return None
 
-    def _problem(self, shape: Shape, slices: AttnSlices, needs_backward: bool) -> Problem:
-        return Problem(shape=shape, slices=slices, needs_backward=needs_backward, device=self._device)
+    def _problem(self, slices: AttnSlices, needs_backward: bool) -> Problem:
+        return Problem(shape=self._shape, slices=slices, needs_backward=needs_backward, device=self._device)
 
     def _example(self, node: MaskNode) -> _Example:
-        if node.mask_id not in self._examples:
-            module = plugins.load("masks", node.mask)
-            params = plugins.make_params(module, node.params)
-            try:
-                slices = example_slices(module, params, node, node.seqlen_q)
-            except InputError as error:
-                raise InputError(f"mask {node.mask} at seqlen {format_count(node.seqlen_q)}: {error}") from None
-            kind = pattern(slices)
-            if kind not in self._short:
-                self._short[kind] = _shortest(module, params, node, kind) or slices
-            self._examples[node.mask_id] = _Example(slices=slices, short=self._short[kind], pattern=kind)
+        module = plugins.load("masks", node.mask)
+        params = plugins.make_params(module, node.params)
+        try:
+            slices = example_slices(module, params, node, node.seqlen_q)
+        except InputError as error:
+            raise InputError(f"mask {node.mask} at seqlen {format_count(node.seqlen_q)}: {error}") from None
+        digest = pattern(slices)
+        if digest not in self._patterns:
+            short = _shortest(module, params, node, digest) or slices
+            self._patterns[digest] = _Pattern(short=short, answers={})
+        self._examples[node.mask_id] = _Example(slices=slices, pattern=self._patterns[digest], answers={})
         return self._examples[node.mask_id]
 
 
@@ -157,7 +166,7 @@ def example_slices(module: ModuleType, params: Any, node: MaskNode, seqlen: int)
     return make_slices(module, params, docs, seqlen)
 
 
-def _shortest(module: ModuleType, params: Any, node: MaskNode, kind: bytes) -> AttnSlices | None:
+def _shortest(module: ModuleType, params: Any, node: MaskNode, digest: bytes) -> AttnSlices | None:
     for seqlen in _SHORT_SEQLENS:
         if seqlen >= node.seqlen_q:
             break
@@ -165,6 +174,6 @@ def _shortest(module: ModuleType, params: Any, node: MaskNode, kind: bytes) -> A
             slices = example_slices(module, params, node, seqlen)
         except InputError:
             continue  # the mask's own parameters need the longer sequence
-        if pattern(slices) == kind:
+        if pattern(slices) == digest:
             return slices
     return None
