@@ -56,6 +56,7 @@ class _Lines:
     def __call__(self, happening: Happening) -> None:
         match happening:
             case Said(text=text):
+                self.flush_resumed()
                 self._print(escape(text))
             case JobBegan():
                 self.flush_resumed()
@@ -76,7 +77,7 @@ class _Lines:
                     self._print(self._outcome(happening))
 
     def _turn(self, turn: TurnBegan) -> None:
-        self.flush_resumed()
+        """Nothing for a log; a bar names it."""
 
     def _outcome(self, ended: CaseEnded) -> str:
         style = _STYLES.get(ended.status, "default")
@@ -109,5 +110,4 @@ class _Bar(_Lines):
         self._progress.update(self._task, completed=self._ended, total=self._total or None)
 
     def _turn(self, turn: TurnBegan) -> None:
-        super()._turn(turn)
         self._progress.update(self._task, description=f"{turn.phase} {escape(case_title(turn.case))}")
