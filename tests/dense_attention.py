@@ -29,7 +29,7 @@ def truth(slices, q, k, v, dout):
     group = q.shape[2] // k.shape[2]
     heads = torch.arange(q.shape[2]) // group
     scores = torch.einsum("btnd,bsnd->bnts", q, k[:, :, heads]) / math.sqrt(q.shape[-1])
-    scores = scores.masked_fill(~torch.from_numpy(dense(slices)), -math.inf)
+    scores = scores.masked_fill(~torch.from_numpy(dense(slices)).to(q.device), -math.inf)
     lse = torch.logsumexp(scores, -1)
     weights = torch.exp(scores - lse.masked_fill(lse.isneginf(), 0)[..., None])
     out = torch.einsum("bnts,bsnd->btnd", weights, v[:, :, heads])

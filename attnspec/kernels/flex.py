@@ -51,7 +51,8 @@ Inputs = tuple["Tensor", "Tensor", "Tensor"]
 _FIXED_WIDTH_ENTRIES = 2**25
 _MAX_ENTRIES = 2**31
 _RECOMPILE_LIMIT = 4096
-_CUDA_KERNELS = {"TRITON": "flex_attention", "FLASH": "(?i)flash"}
+_CUDA_KERNELS = {"TRITON": "triton_tem_", "FLASH": "(?i)flash"}
+"""Inductor names kernels made from its templates triton_tem_, those that it writes itself otherwise (triton_poi_)."""
 _FLASH_MISSING = "BACKEND='FLASH' but flash attention cannot be used: CUTE flash attention library is not available"
 
 
