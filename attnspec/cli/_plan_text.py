@@ -89,9 +89,11 @@ def _expected(plan: Plan, expectation: Expectation) -> Iterator[str]:
     if case is None:
         yield "  nothing can run"
         return
-    where = f"{mask_label(case.workload.mask_node)} {format_count(case.workload.mask_node.seqlen_q)} {case.pass_}"
+    node = case.workload.mask_node
+    who = f"{implementation_label(case)}, {mask_label(node)}, {format_count(node.seqlen_q)}, {case.pass_}"
+    dense = " with its dense mask" if case.case_id in plan.dense else ""
     size = format_bytes(expectation.largest_bytes)
-    yield f"  memory  up to {size} of tensors a rank ({where}); what a kernel needs itself comes on top"
+    yield f"  memory  up to {size} of tensors a rank{dense} ({who}); what a kernel needs itself comes on top"
     budget = f"{plan.measure.max_seconds:g} s a pack and case"
     most = _duration(expectation.device_s_most)
     if expectation.device_s_least is None:

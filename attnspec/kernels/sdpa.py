@@ -60,6 +60,11 @@ class Lowered:
     documents: VarlenCall | None = None
     mask: DenseMask | None = None
 
+    @property
+    def dense(self) -> bool:
+        """Whether the device holds a mask of seqlen_q x seqlen_k elements; planning counts its memory."""
+        return self.mask is not None
+
 
 def lower(problem: Problem, params: Params, provider: str | None) -> Lowered:
     """The rectangle or mask; raises UnsupportedError where the backend cannot run this shape or takes no mask."""

@@ -51,6 +51,7 @@ def compile_spec(
         cases=cases,
         jobs=group_jobs(cases, runner=spec.runner, image=image),
         unsupported=compiler.unsupported,
+        dense=frozenset(compiler.dense),
     )
 
 
@@ -85,6 +86,7 @@ class _Compiler:
         self.workloads: dict[str, Workload] = {}
         self.cases: dict[str, Case] = {}
         self.unsupported: dict[str, Unsupported] = {}
+        self.dense: set[str] = set()
 
     def add(self, index: int, sweep: Sweep) -> None:
         """Walk one sweep: mask by mask, length by length, so that what is measured together stands together."""
@@ -117,9 +119,11 @@ class _Compiler:
             env=ask.item.env,
             sweep=index,
         )
-        refused = self._verdicts.ask(ask.asked, workload.mask_node, needs_backward=pass_ != "fwd", cp_size=cp_size)
-        if refused is not None:
-            self.unsupported[case_id] = refused
+        verdict = self._verdicts.ask(ask.asked, workload.mask_node, needs_backward=pass_ != "fwd", cp_size=cp_size)
+        if verdict.refused is not None:
+            self.unsupported[case_id] = verdict.refused
+        elif verdict.dense:
+            self.dense.add(case_id)
 
     def _workload(self, mask: _Mask, seqlen: int, num_packs: int) -> Workload:
         packs = self._pack_content(mask.module, seqlen, num_packs)

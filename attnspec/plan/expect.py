@@ -69,13 +69,18 @@ def expected_area(plan: Plan, node: MaskNode) -> int:
     return sum(area(make_slices(module, params, docs, node.seqlen_q)) for docs in packs)
 
 
-def tensor_bytes(case: Case) -> int:
-    """Bytes of q, k, v and out on one rank, with lse, and of dO, dq, dk and dv where the pass has a backward."""
+def tensor_bytes(case: Case, *, dense: bool = False) -> int:
+    """Bytes of q, k, v and out on one rank, with lse, and of dO, dq, dk and dv where the pass has a backward.
+
+    dense: a mask of seqlen_q x seqlen_k elements of the inputs' type beside them.
+    """
     shape, node = case.workload.shape, case.workload.mask_node
     queries = shape.batch * node.seqlen_q * shape.num_heads_q
     keys = shape.batch * node.seqlen_k * shape.num_heads_kv
     directions = 1 if case.pass_ == "fwd" else 2
     elements = (2 * queries + 2 * keys) * shape.head_dim * directions
+    if dense:
+        elements += node.seqlen_q * node.seqlen_k
     return -(-(elements * DTYPE_BYTES[shape.dtype] + queries * 4) // case.cp_size)
 
 
@@ -111,7 +116,7 @@ def expect(plan: Plan, *, tflops: float | None) -> Expectation:
         needed = 0.0 if tflops is None else plan.measure.min_iters * flops / (tflops * 1e12 * case.cp_size)
         least += needed
         most += max(needed, plan.measure.max_seconds * node.sample.num_packs)
-        size = tensor_bytes(case)
+        size = tensor_bytes(case, dense=case.case_id in plan.dense)
         if size > largest_bytes:
             largest, largest_bytes = case, size
     return Expectation(

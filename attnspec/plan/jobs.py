@@ -52,4 +52,5 @@ def restrict(plan: Plan, cases: Iterable[Case]) -> Plan:
         cases=kept,
         jobs=group_jobs(kept, runner=plan.runner, image=plan.image),
         unsupported={key: why for key, why in plan.unsupported.items() if key in ids},
+        dense=plan.dense & ids,
     )

@@ -117,6 +117,7 @@ class Plan:
     device: the kind of device that `unsupported` was decided for; None where nobody has looked at one.
     lengths: the distribution that documents are drawn from; None where no mask has documents.
     unsupported: case_id -> why, for the cases that cannot run; they are in `cases` and `jobs` as well.
+    dense: case_ids whose kernel takes a dense mask.
     """
 
     name: str
@@ -131,6 +132,7 @@ class Plan:
     cases: tuple[Case, ...]
     jobs: tuple[Job, ...]
     unsupported: Mapping[str, Unsupported]
+    dense: frozenset[str]
 
     @cached_property
     def graph(self) -> nx.DiGraph:

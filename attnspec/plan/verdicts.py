@@ -59,6 +59,15 @@ class Asked:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What a plug-in said. dense: it runs with a mask of seqlen_q x seqlen_k elements on the device."""
+
+    refused: Unsupported | None = None
+    dense: bool = False
+
+
+_YES = Verdict()
 _Key = tuple[str, bool]
 """Which implementation, and whether a backward follows."""
 
@@ -68,7 +77,7 @@ class _Pattern:
     """What is known of all masks of one pattern: a short one of them, and what was said about that."""
 
     short: AttnSlices
-    answers: dict[_Key, Unsupported | None]
+    answers: dict[_Key, Verdict]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -77,7 +86,7 @@ class _Example:
 
     slices: AttnSlices
     pattern: _Pattern
-    answers: dict[_Key, Unsupported | None]
+    answers: dict[_Key, Verdict]
 
 
 class Verdicts:
@@ -86,56 +95,60 @@ class Verdicts:
     def __init__(self, shape: Shape, device: Device | None) -> None:
         self._shape = shape
         self._device = device
-        self._limits: dict[tuple[str, bool, int], Unsupported | None] = {}
+        self._limits: dict[tuple[str, bool, int], Verdict] = {}
         self._patterns: dict[bytes, _Pattern] = {}
         self._examples: dict[str, _Example] = {}
-        self._words: dict[tuple[str, bool, bytes], tuple[Unsupported, bool]] = {}
+        self._words: dict[tuple[str, bool, bytes], tuple[Verdict, bool]] = {}
 
-    def ask(self, asked: Asked, node: MaskNode, *, needs_backward: bool, cp_size: int) -> Unsupported | None:
-        """Why this cannot run, or None. Raises InputError when the mask refuses its own parameters or lengths."""
+    def ask(self, asked: Asked, node: MaskNode, *, needs_backward: bool, cp_size: int) -> Verdict:
+        """What the plug-ins say about a case. Raises InputError when the mask refuses its own parameters or lengths."""
         example = self._examples.get(node.mask_id) or self._example(node)
         limits = (asked.key, needs_backward, cp_size)
         if limits not in self._limits:
             self._limits[limits] = self._check_limits(asked, example.slices, needs_backward, cp_size)
-        refused = self._limits[limits]
-        if refused is not None or asked.strategy is not None:
-            return refused
+        if self._limits[limits].refused is not None or asked.strategy is not None:
+            return self._limits[limits]
         key = (asked.key, needs_backward)
         alike = example.pattern.answers
         if key not in alike:
             alike[key] = self._lower(asked, example.pattern.short, needs_backward)
-        if alike[key] is None:
-            return None
+        if alike[key].refused is None:
+            return alike[key]
         if key not in example.answers:
             example.answers[key] = self._ask_itself(asked, example.slices, needs_backward)
         return example.answers[key]
 
-    def _ask_itself(self, asked: Asked, slices: AttnSlices, needs_backward: bool) -> Unsupported | None:
+    def _ask_itself(self, asked: Asked, slices: AttnSlices, needs_backward: bool) -> Verdict:
         same = (asked.key, needs_backward, structure(slices))
         known, agreed = self._words.get(same, (None, False))
-        if agreed:
+        if known is not None and agreed:
             return known
         answer = self._lower(asked, slices, needs_backward)
-        if answer is not None:
+        if answer.refused is not None:
             self._words[same] = answer, answer == known
         return answer
 
-    def _check_limits(self, asked: Asked, slices: AttnSlices, needs_backward: bool, cp_size: int) -> Unsupported | None:
-        try:
-            asked.kernel.SUPPORT.check(self._problem(slices, needs_backward))
-            if asked.strategy is not None:
-                asked.strategy.check(asked.strategy_params, self._shape, cp_size)
-        except UnsupportedError as error:
-            return Unsupported(reason_code=error.reason_code, reason=error.reason)
-        return None
-
-    def _lower(self, asked: Asked, slices: AttnSlices, needs_backward: bool) -> Unsupported | None:
+    def _check_limits(self, asked: Asked, slices: AttnSlices, needs_backward: bool, cp_size: int) -> Verdict:
         problem = self._problem(slices, needs_backward)
         try:
-            asked.kernel.lower(problem, asked.kernel_params, asked.implementation.provider)
+            if asked.strategy is None:
+                asked.kernel.SUPPORT.check(problem)
+            else:
+                # A strategy may repeat K and V, so heads alone are no reason to refuse its kernel.
+                heads = dataclasses.replace(self._shape, num_heads_kv=self._shape.num_heads_q)
+                asked.kernel.SUPPORT.check(dataclasses.replace(problem, shape=heads))
+                asked.strategy.check(asked.strategy_params, self._shape, cp_size)
         except UnsupportedError as error:
-            return Unsupported(reason_code=error.reason_code, reason=error.reason)
-        return None
+            return _refusal(error)
+        return _YES
+
+    def _lower(self, asked: Asked, slices: AttnSlices, needs_backward: bool) -> Verdict:
+        problem = self._problem(slices, needs_backward)
+        try:
+            lowered = asked.kernel.lower(problem, asked.kernel_params, asked.implementation.provider)
+        except UnsupportedError as error:
+            return _refusal(error)
+        return Verdict(dense=getattr(lowered, "dense", False))
 
     def _problem(self, slices: AttnSlices, needs_backward: bool) -> Problem:
         return Problem(shape=self._shape, slices=slices, needs_backward=needs_backward, device=self._device)
@@ -153,6 +166,10 @@ class Verdicts:
             self._patterns[digest] = _Pattern(short=short, answers={})
         self._examples[node.mask_id] = _Example(slices=slices, pattern=self._patterns[digest], answers={})
         return self._examples[node.mask_id]
+
+
+def _refusal(error: UnsupportedError) -> Verdict:
+    return Verdict(refused=Unsupported(reason_code=error.reason_code, reason=error.reason))
 
 
 def example_slices(module: ModuleType, params: Any, node: MaskNode, seqlen: int) -> AttnSlices:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from planning import planning_toys, small_spec
 
@@ -9,6 +11,7 @@ from attnspec import compile_plan, plugins
 from attnspec.errors import InputError, UnsupportedError
 from attnspec.masks import make_slices
 from attnspec.plan import base_rows
+from attnspec.plan.expect import tensor_bytes
 from attnspec.plan.structure import example_documents
 from attnspec.record.status import Status, check_outcome
 from attnspec.spec import Spec
@@ -130,6 +133,28 @@ def test_a_mask_that_refuses_its_parameters_is_an_error_with_its_name_and_length
 def test_a_share_of_less_than_a_token_is_an_error():
     with pytest.raises(InputError, match="max_doc_fraction: 1/4 of a seqlen of 3 is less than one token"):
         compiled(kernel_spec(["any_kernel"], ["varlen_causal"], [3]))
+
+
+def test_dense_masks_are_known_and_counted():
+    plan = compiled(kernel_spec(["sdpa", "any_kernel"], ["full", "varlen_full"], ["1K"]), device=H100)
+    dense = {
+        (case.implementation.kernel, case.workload.mask_node.mask): tensor_bytes(case, dense=True) - tensor_bytes(case)
+        for case in plan.cases
+        if case.case_id in plan.dense
+    }
+    assert dense == {("sdpa", "varlen_full"): 1024 * 1024 * 4}
+
+
+def test_heads_alone_are_no_reason_to_refuse_a_kernel_inside_a_strategy(monkeypatch):
+    kernel = plugins.load("kernels", "any_kernel")
+    monkeypatch.setattr(kernel, "SUPPORT", dataclasses.replace(kernel.SUPPORT, gqa=False))
+    plan = compiled(small_spec())
+    refused = {
+        plan.case_by_id[key].level: why.reason_code
+        for key, why in plan.unsupported.items()
+        if plan.case_by_id[key].implementation.kernel == "any_kernel"
+    }
+    assert refused == {"kernel": "heads", "distributed": "mesh"}
 
 
 def test_rectangular_masks_keep_their_shape_in_the_short_likeness():
