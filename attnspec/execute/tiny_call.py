@@ -9,7 +9,7 @@ import torch
 from attnspec import plugins
 from attnspec.errors import UnsupportedError
 from attnspec.execute.tensors import TORCH_DTYPES, make
-from attnspec.shape import Shape
+from attnspec.shape import DType, Shape
 from attnspec.slices import AttnSlices, SliceType
 from attnspec.support import BoundKernel, Device, Problem
 
@@ -39,7 +39,7 @@ def tiny_call(module: ModuleType, provider: str, device: Device) -> bool:
 def _verify(module: ModuleType, provider: str, device: Device, *, needs_backward: bool) -> None:
     """One call with tensors that any kernel of its kind takes, in bfloat16 where it can."""
     support = module.SUPPORT
-    dtype = "bfloat16" if "bfloat16" in support.dtypes else support.dtypes[0]
+    dtype: DType = "bfloat16" if "bfloat16" in support.dtypes else support.dtypes[0]
     limit = min(support.max_head_dim, MAX_HEAD_DIM)
     head_dim = limit - limit % support.head_dim_multiple
     whole = (0, NUM_TOKENS, 0, NUM_TOKENS, SliceType.CAUSAL)
