@@ -194,8 +194,8 @@ def test_expected_documents_are_near_what_is_drawn(name, seqlen):
     def squares(packs):
         return sum(float(np.square(pack, dtype=np.float64).sum()) for pack in packs)
 
-    assert squares(typical) == pytest.approx(squares(drawn), rel=0.05)
-    assert sum(map(len, typical)) == pytest.approx(sum(map(len, drawn)), rel=0.05)
+    assert squares(typical) == pytest.approx(squares(drawn), rel=0.1)
+    assert sum(map(len, typical)) == pytest.approx(sum(map(len, drawn)), rel=0.1)
 
 
 def test_expected_areas_are_exact_without_documents(plan):
