@@ -27,7 +27,7 @@ MEASURE = {"min_iters": 3, "max_seconds": 0.2}
 
 
 def rehearsal(spec: Spec) -> Spec:
-    """The shrunk spec: at most two of every size, few heads and packs, short budgets.
+    """The shrunk spec: at most two of every size, few heads and packs, short budgets, float32 (as CPUs like it).
 
     Kernels inside strategies that do not run on the CPU become `reference` where the strategy takes it; elsewhere they
     stay, and their cases end as unsupported. What `exclude` leaves out is in again, for small sizes fit.
@@ -42,6 +42,7 @@ def rehearsal(spec: Spec) -> Spec:
         "num_heads_q": shape["num_heads_q"] // factor,
         "num_heads_kv": shape["num_heads_kv"] // factor,
         "head_dim": min(shape["head_dim"], MAX_HEAD_DIM),
+        "dtype": "float32",
     }
     return Spec.model_validate(
         {

@@ -115,6 +115,12 @@ def run_plan(plan: Plan, folder: RunFolder, place: Place, order: Order, watch: W
     with RunLock(folder.path), StopSignals() as signals:
         if order.fresh and (aside := folder.set_journal_aside()):
             watch(Said(text=f"starting anew; what was measured before is in {aside.name}"))
+        if folder.spec.is_file() and folder.spec.read_text(encoding="utf-8") != order.spec_text:
+            watch(
+                Said(
+                    text="the spec has changed since the last run here; cases that it no longer asks for stay journaled"
+                )
+            )
         started_ns = time.time_ns()
         provenance = _provenance(plan, folder, place, order, started_ns)
         folder.write_text(folder.spec, [order.spec_text])

@@ -32,6 +32,7 @@ def summary_tables(cells: pa.Table) -> Iterator[Group]:
 def _table(rows: Sequence[Row], over: str, metric: str) -> Table:
     table = Table()
     columns = sorted({row[over] for row in rows})
+    rows = _with_backends(rows)
     labels = ordered(_label(row) for row in rows)
     table.add_column("")
     for column in columns:
@@ -44,6 +45,19 @@ def _table(rows: Sequence[Row], over: str, metric: str) -> Table:
     for label in labels:
         table.add_row(label, *(_entry(held.get((label, column)), metric, best[column]) for column in columns))
     return table
+
+
+def _with_backends(rows: Sequence[Row]) -> list[Row]:
+    """A case that never ran has no backend; where its kernel ran with one only, it belongs to that line."""
+    seen: dict[tuple[str, str | None], set[str]] = {}
+    for row in rows:
+        seen.setdefault((row["kernel"], row["strategy"]), set()).update({row["backend"]} - {None})
+    return [
+        {**row, "backend": next(iter(held))}
+        if row["backend"] is None and len(held := seen[row["kernel"], row["strategy"]]) == 1
+        else row
+        for row in rows
+    ]
 
 
 def _label(row: Row) -> str:

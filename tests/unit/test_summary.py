@@ -50,6 +50,12 @@ def test_every_case_is_in_the_summary_and_the_fastest_is_starred() -> None:
     assert rows["flex"] == ["flex", "│", "0.0123", "│", "M", "│"]
 
 
+def test_a_case_that_never_ran_stands_in_the_line_of_its_kernel() -> None:
+    cells = to_table(Cell, [cell("sdpa", 1024, 1.0, backend="flash"), cell("sdpa", 2048, status="skipped")])
+    rows = [line.split() for line in shown(cells) if line.startswith("│")]
+    assert rows == [["│", "sdpa", "flash", "│", "1.00*", "│", "-", "│"]]
+
+
 def test_distributed_cases_are_shown_over_cp_size() -> None:
     cells = to_table(
         Cell,
