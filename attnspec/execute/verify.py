@@ -242,7 +242,7 @@ def _out_findings(prepared: Prepared, checks: Checks, calls: _Calls, forward: Fo
     here = _Here(right.rows_R, prepared.q_rows, checks.k_BSGD.device)
     out_BTND, lse_BNT = calls.canonical_out(forward)
     yield _finite("out", out_BTND, prepared.q_rows)
-    yield _compare("out", out_BTND[:, here.local], right.out_BRND, right.out_unit_R, here, BOUND_OUT)
+    yield _compare("out", here.take(out_BTND), right.out_BRND, right.out_unit_R, here, BOUND_OUT)
     if lse_BNT is not None:
         yield _compare_lse(lse_BNT[:, :, here.local], right, here, prepared.lse_tolerance)
 
@@ -261,11 +261,11 @@ def _sparse_findings(
     yield _finite("dq", dq_BTND, prepared.q_rows)
     yield _finite("dk", dk_BSGD, prepared.k_rows)
     yield _finite("dv", dv_BSGD, prepared.k_rows)
-    yield _compare("dq", dq_BTND[:, here.local], grads.dq_BRND, grads.dq_unit_R, here, BOUND_DQ)
+    yield _compare("dq", here.take(dq_BTND), grads.dq_BRND, grads.dq_unit_R, here, BOUND_DQ)
     yield _zero_elsewhere(dq_BTND, grads.dq_unit_R, here)
     columns = _Here(np.arange(checks.slices.seqlen_k), prepared.k_rows, checks.k_BSGD.device)
-    yield _compare("dk", dk_BSGD, grads.dk_BSGD, grads.dk_unit_S, columns, BOUND_DK)
-    yield _compare("dv", dv_BSGD, grads.dv_BSGD, grads.dv_unit_S, columns, BOUND_DV)
+    yield _compare("dk", columns.take(dk_BSGD), grads.dk_BSGD, grads.dk_unit_S, columns, BOUND_DK)
+    yield _compare("dv", columns.take(dv_BSGD), grads.dv_BSGD, grads.dv_unit_S, columns, BOUND_DV)
 
 
 def _timed_findings(
@@ -280,7 +280,7 @@ def _timed_findings(
     yield _finite("dk", dk_BSGD, prepared.k_rows)
     yield _finite("dv", dv_BSGD, prepared.k_rows)
     # A row of dQ depends on no other row of dO, so the sparse oracle holds here too.
-    yield _compare("dq", dq_BTND[:, here.local], grads.dq_BRND, grads.dq_unit_R, here, BOUND_DQ)
+    yield _compare("dq", here.take(dq_BTND), grads.dq_BRND, grads.dq_unit_R, here, BOUND_DQ)
     yield checks.identities().check(tensors, dk_BSGD, dv_BSGD)
 
 
@@ -296,12 +296,16 @@ class _Here:
         self.index = torch.from_numpy(index).to(device)
         self.local = torch.from_numpy(local).to(device)
 
+    def take(self, value_BRND: Tensor) -> Tensor:
+        """Those rows of a rank's tensor, in the order of `positions`."""
+        every = self.whole and len(self.local) == value_BRND.shape[1]
+        return value_BRND if every else value_BRND[:, self.local]
+
 
 def _compare(name: str, got_BRND: Tensor, right_BRND: Tensor, unit_R: Tensor, here: _Here, bound: float) -> Finding:
-    """Per-row RMS error over heads and head_dim, over the unit of the row."""
+    """Per-row RMS error over heads and head_dim, over the unit of the row. got_BRND: as `here.take` gives it."""
     if not here.whole:
         right_BRND, unit_R = right_BRND[:, here.index], unit_R[here.index]
-        got_BRND = got_BRND if got_BRND.shape[1] == len(here.local) else got_BRND[:, here.local]
     worst = Finding(error=0.0, bound=bound)
     chunk = max(1, CHUNK_VALUES // (got_BRND.shape[0] * got_BRND.shape[2] * got_BRND.shape[3]))
     for start in range(0, got_BRND.shape[1], chunk):
