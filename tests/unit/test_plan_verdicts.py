@@ -145,6 +145,23 @@ def test_dense_masks_are_known_and_counted():
     assert dense == {("sdpa", "varlen_full"): 1024 * 1024 * 4}
 
 
+@pytest.mark.parametrize(
+    ("kernel", "shape", "code"),
+    [
+        ("fa2", {"head_dim": 80}, None),
+        ("fa2", {"head_dim": 100}, "head_dim"),
+        ("fa2", {"head_dim": 264}, "head_dim"),
+        ({"sdpa": {"backend": "flash"}}, {"dtype": "float32"}, "dtype"),
+        ({"sdpa": {"backend": "flash"}}, {"head_dim": 264}, "head_dim"),
+    ],
+)
+def test_limits_of_libraries_are_told_while_planning(kernel, shape, code):
+    held = {"batch": 1, "num_heads_q": 8, "num_heads_kv": 2, "head_dim": 64, "dtype": "bfloat16"} | shape
+    plan = compiled(kernel_spec([kernel], ["full"], ["1K"], shape=held), device=H100)
+    assert {why.reason_code for why in plan.unsupported.values()} == ({code} if code else set())
+    assert len(plan.unsupported) == (2 if code else 0)
+
+
 def test_heads_alone_are_no_reason_to_refuse_a_kernel_inside_a_strategy(monkeypatch):
     kernel = plugins.load("kernels", "any_kernel")
     monkeypatch.setattr(kernel, "SUPPORT", dataclasses.replace(kernel.SUPPORT, gqa=False))
