@@ -47,7 +47,7 @@ def shuffled(value, order):
     return [shuffled(one, order) for one in value] if isinstance(value, list) else value
 
 
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None)
 @given(st.randoms(use_true_random=False))
 def test_ids_do_not_depend_on_the_order_of_keys(order):
     assert all_ids(compiled(shuffled(small_spec(), order))) == all_ids(compiled(small_spec()))
@@ -277,6 +277,7 @@ def test_a_job_keeps_its_id_when_cases_come_and_go():
     assert {job.job_id for job in compiled(other).jobs}.isdisjoint(job.job_id for job in compiled(fewer).jobs)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 2**40), st.fractions(min_value="1/200", max_value=1))
 def test_example_documents_fill_the_sequence_and_keep_to_the_share(seqlen, share):
     docs = example_documents(seqlen, share)
@@ -286,6 +287,7 @@ def test_example_documents_fill_the_sequence_and_keep_to_the_share(seqlen, share
     assert len(docs) == len(example_documents(2**20, share))
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.integers(0, 30), min_size=1, max_size=12).filter(any),
     st.integers(1, 1000),

@@ -172,7 +172,7 @@ def test_many_masks_are_folded_and_hostile_names_escaped():
     assert 'a<b&"c' in "".join(ElementTree.fromstring(draw_stages(plan)).itertext())
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(
     seqlen=st.integers(64, 2**20),
     num_packs=st.integers(1, 20),
