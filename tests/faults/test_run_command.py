@@ -40,6 +40,14 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     return host
 
 
+@pytest.fixture
+def no_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No page is drawn: that takes seconds, and one test looks at it."""
+    from attnspec.report import page
+
+    monkeypatch.setattr(page, "write_report", lambda runs, out: out / "index.html")
+
+
 def run(*options: str) -> int:
     return exit_code(["run", "spec.yaml", "--runner", "fake", *options])
 
@@ -69,6 +77,7 @@ def test_a_run_from_spec_to_page(work: Host, capsys: pytest.CaptureFixture[str])
     assert set(opened.plan.case_by_id) == set(work.plan.case_by_id)
 
 
+@pytest.mark.usefixtures("no_page")
 def test_only_and_limit_choose_cases_and_later_runs_add_the_rest(work: Host) -> None:
     assert run("--only", "kernel=sdpa") == 0
     assert {row["kernel"]: row["status"] for row in work.rows()} == {"reference": "skipped", "sdpa": "ok"}
@@ -77,6 +86,7 @@ def test_only_and_limit_choose_cases_and_later_runs_add_the_rest(work: Host) -> 
     assert work.rows("reference")[0]["tflops"] is not None
 
 
+@pytest.mark.usefixtures("no_page")
 def test_a_failed_case_is_exit_code_1_and_told(work: Host, capsys: pytest.CaptureFixture[str]) -> None:
     work.behave(sdpa={"do": "wrong"})
     assert run() == 1
@@ -87,6 +97,7 @@ def test_a_failed_case_is_exit_code_1_and_told(work: Host, capsys: pytest.Captur
     assert run("--only", "kernel=reference") == 0  # the run was not about the failed one
 
 
+@pytest.mark.usefixtures("no_page")
 def test_overrides_are_kept_in_the_run_folder(work: Host) -> None:
     assert run("--set", "shape.head_dim=32", "--set", "data.num_packs=2", "--out", "elsewhere") == 1
     # the fake worker knows no such cases, so it dies; the folder is complete all the same
@@ -94,11 +105,18 @@ def test_overrides_are_kept_in_the_run_folder(work: Host) -> None:
     assert set(pq.read_table("elsewhere/cells.parquet")["head_dim"].to_pylist()) == {32}
 
 
-def test_another_spec_text_is_kept_as_it_is(work: Host) -> None:
+@pytest.mark.usefixtures("no_page")
+def test_another_spec_text_is_kept_as_it_is_and_a_change_is_told(
+    work: Host, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = SMALL.replace("data: {lengths: lengths.csv, num_packs: 2}\n", "").replace("varlen_causal", "causal")
     Path("spec.yaml").write_text("# a comment\n" + text + "runner: fake\n")
     exit_code(["run", "spec.yaml", "--limit", "1"])
     assert Path("runs/spec/spec.yaml").read_text() == Path("spec.yaml").read_text()
+    assert "the spec has changed" not in capsys.readouterr().out
+    Path("spec.yaml").write_text("# another comment\n" + text + "runner: fake\n")
+    exit_code(["run", "spec.yaml", "--limit", "1"])
+    assert "the spec has changed since the last run here" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -111,6 +129,7 @@ def test_another_spec_text_is_kept_as_it_is(work: Host) -> None:
         (["--set", "shape.head_dim=none"], 2, "head_dim"),
     ],
 )
+@pytest.mark.usefixtures("no_page")
 def test_bad_input_is_exit_code_2(
     work: Host, capsys: pytest.CaptureFixture[str], options: list[str], code: int, words: str
 ) -> None:
@@ -118,6 +137,7 @@ def test_bad_input_is_exit_code_2(
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("no_page")
 def test_a_launcher_that_is_not_there_is_exit_code_3(work: Host, capsys: pytest.CaptureFixture[str]) -> None:
     Path("runners/far.yaml").write_text("launcher: moon\n")
     assert exit_code(["run", "spec.yaml", "--runner", "far"]) == 3
@@ -126,6 +146,7 @@ def test_a_launcher_that_is_not_there_is_exit_code_3(work: Host, capsys: pytest.
     assert "--runner local" in err
 
 
+@pytest.mark.usefixtures("no_page")
 def test_a_runner_for_other_devices_is_exit_code_3_and_makes_nothing(
     work: Host, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -139,6 +160,7 @@ def test_a_runner_for_other_devices_is_exit_code_3_and_makes_nothing(
     assert not Path("runs/spec/plan.json").exists()
 
 
+@pytest.mark.usefixtures("no_page")
 def test_status_and_cancel_of_a_run_that_works(work: Host, capsys: pytest.CaptureFixture[str]) -> None:
     host = Host(work.folder.path.parent / "long", SPEC)
     process = host.start(FAKE_ROUND_S="0.05")
@@ -162,6 +184,7 @@ def test_status_and_cancel_of_a_run_that_works(work: Host, capsys: pytest.Captur
     assert "nothing runs here" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("no_page")
 def test_cancel_ends_a_host_that_does_not_listen(
     work: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -179,6 +202,7 @@ def test_cancel_ends_a_host_that_does_not_listen(
 
 
 @pytest.mark.parametrize("command", ["status", "cancel"])
+@pytest.mark.usefixtures("no_page")
 def test_a_folder_that_is_no_run_folder(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code([command, str(tmp_path / "nowhere")]) == 2
     assert "no such folder; `attnspec run` makes run folders" in capsys.readouterr().err
@@ -186,6 +210,7 @@ def test_a_folder_that_is_no_run_folder(command: str, tmp_path: Path, capsys: py
     assert "no run folder (neither cells.parquet" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("no_page")
 def test_open_run_refuses_damaged_tables(work: Host) -> None:
     work.run()
     state = work.folder.cells.read_bytes()
