@@ -157,6 +157,10 @@ class Reference:
         """As it is, lse as float32."""
         return forward.out, None if forward.lse is None else forward.lse.float()
 
+    def partial(self, forward: Forward) -> tuple[Tensor, Tensor | None]:
+        """(out_BTND, lse_BTN) for merging, in the type of the computation."""
+        return forward.out, None if forward.lse is None else forward.lse.transpose(1, 2)
+
     def canonical_grads(self, grads: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """As they are."""
         return grads

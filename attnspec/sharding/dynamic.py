@@ -144,6 +144,14 @@ class Dynamic:
             return self.home[1].tokens(rank)
         return _joined([one.ring.keys.tokens(one.place) for one in self.sections(rank)])
 
+    def q_slots(self, rank: int) -> IntArray:
+        """The slots in which a rank works on its queries, without padding."""
+        return _joined([one.q_start + one.ring.queries.slots(one.place) for one in self.sections(rank)])
+
+    def k_slots(self, rank: int) -> IntArray:
+        """The slots in which a rank works on its keys, without padding."""
+        return _joined([one.k_start + one.ring.keys.slots(one.place) for one in self.sections(rank)])
+
     def q_moves(self, rank: int) -> Moves:
         """Queries of a rank on their way to work."""
         return moves(self._homes[0], self._work[0], rank, self.num_ranks)

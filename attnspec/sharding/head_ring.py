@@ -165,6 +165,10 @@ class HeadRing:
         """Positions of the keys that a rank holds."""
         return self.keys.tokens(rank)
 
+    def whole(self) -> AttnSlices:
+        """The mask over all slots, where the ring has one place."""
+        return ring_mask(self.slices, self.q_ring, self.k_ring, 0, 0)
+
     def calls(self, rank: int) -> tuple[Call | None, ...]:
         """What a rank computes at each step of the ring, between the slots of places."""
         place = self.ranks.place(rank)[1]

@@ -6,6 +6,7 @@ padding.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,6 +60,11 @@ class Layout:
         at = holder * self.num_slots + slot
         found[ranges(start, end)] = ranges(at, at + end - start)
         return found
+
+    def padded(self, multiple: int) -> Layout:
+        """The same with more slots at the end of each holder, a multiple in all."""
+        num_slots = -(-self.num_slots // multiple) * multiple
+        return dataclasses.replace(self, num_slots=num_slots)
 
     def divided(self, parts: int) -> Layout:
         """Each holder's slots cut into `parts` equal runs: part p of holder h becomes holder h parts + p.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from numpy.typing import ArrayLike
 
@@ -13,6 +14,12 @@ from attnspec.sharding.dynamic import Dynamic, GroupRing
 from attnspec.sharding.layout import documents_of, zigzag
 from attnspec.sharding.samples import Sample, place, samples
 from attnspec.slices import AttnSlices, row_counts
+from attnspec.support import Device
+
+if TYPE_CHECKING:
+    from attnspec.exchange.dynamic import DynamicAttention
+    from attnspec.exchange.kernel_call import Bind
+    from attnspec.exchange.transport import Transport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,3 +71,12 @@ def shard(params: Params, slices: AttnSlices, docs: ArrayLike, shape: Shape, cp_
             )
         )
     return Dynamic(slices=slices, shape=shape, num_ranks=cp_size, groups=tuple(groups), reshard=params.reshard)
+
+
+def bind(
+    plan: Dynamic, kernel: Bind, transport: Transport, device: Device, *, needs_backward: bool
+) -> DynamicAttention:
+    """The plan of one rank, ready to run."""
+    from attnspec.exchange.dynamic import DynamicAttention
+
+    return DynamicAttention(plan, kernel, transport, device, needs_backward=needs_backward)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from numpy.typing import ArrayLike
 
@@ -14,6 +15,12 @@ from attnspec.sharding.heads import split_heads
 from attnspec.sharding.layout import documents_of, zigzag
 from attnspec.sharding.mesh import divisors, head_mesh
 from attnspec.slices import AttnSlices
+from attnspec.support import Device
+
+if TYPE_CHECKING:
+    from attnspec.exchange.head_ring import HeadRingAttention
+    from attnspec.exchange.kernel_call import Bind
+    from attnspec.exchange.transport import Transport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +53,15 @@ def shard(params: Params, slices: AttnSlices, docs: ArrayLike, shape: Shape, cp_
         split=split_heads(shape, mesh.ulysses_degree, 1 if mesh.ring_degree > 1 else None),
         ring_degree=mesh.ring_degree,
         window=params.window,
-        q_ring=zigzag(q_documents, mesh.ring_degree),
-        k_ring=zigzag(k_documents, mesh.ring_degree),
+        q_ring=zigzag(q_documents, mesh.ring_degree).padded(mesh.ulysses_degree),
+        k_ring=zigzag(k_documents, mesh.ring_degree).padded(mesh.ulysses_degree),
     )
+
+
+def bind(
+    plan: HeadRing, kernel: Bind, transport: Transport, device: Device, *, needs_backward: bool
+) -> HeadRingAttention:
+    """The plan of one rank, ready to run."""
+    from attnspec.exchange.head_ring import HeadRingAttention
+
+    return HeadRingAttention(plan, kernel, transport, device, needs_backward=needs_backward)

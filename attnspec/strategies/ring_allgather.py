@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from numpy.typing import ArrayLike
 
@@ -10,6 +11,12 @@ from attnspec.shape import Shape
 from attnspec.sharding.gathering import Gathering
 from attnspec.sharding.layout import documents_of, zigzag
 from attnspec.slices import AttnSlices
+from attnspec.support import Device
+
+if TYPE_CHECKING:
+    from attnspec.exchange.gathering import GatheringAttention
+    from attnspec.exchange.kernel_call import Bind
+    from attnspec.exchange.transport import Transport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,3 +37,12 @@ def shard(params: Params, slices: AttnSlices, docs: ArrayLike, shape: Shape, cp_
         queries=zigzag(q_documents, cp_size, halves=True),
         keys=zigzag(k_documents, cp_size, halves=True),
     )
+
+
+def bind(
+    plan: Gathering, kernel: Bind, transport: Transport, device: Device, *, needs_backward: bool
+) -> GatheringAttention:
+    """The plan of one rank, ready to run."""
+    from attnspec.exchange.gathering import GatheringAttention
+
+    return GatheringAttention(plan, kernel, transport, device, needs_backward=needs_backward)

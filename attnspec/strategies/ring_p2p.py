@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from numpy.typing import ArrayLike
 
@@ -11,6 +12,12 @@ from attnspec.sharding.head_ring import HeadRing
 from attnspec.sharding.heads import split_heads
 from attnspec.sharding.layout import documents_of, zigzag
 from attnspec.slices import AttnSlices
+from attnspec.support import Device
+
+if TYPE_CHECKING:
+    from attnspec.exchange.head_ring import HeadRingAttention
+    from attnspec.exchange.kernel_call import Bind
+    from attnspec.exchange.transport import Transport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,3 +40,12 @@ def shard(params: Params, slices: AttnSlices, docs: ArrayLike, shape: Shape, cp_
         q_ring=zigzag(q_documents, cp_size),
         k_ring=zigzag(k_documents, cp_size),
     )
+
+
+def bind(
+    plan: HeadRing, kernel: Bind, transport: Transport, device: Device, *, needs_backward: bool
+) -> HeadRingAttention:
+    """The plan of one rank, ready to run."""
+    from attnspec.exchange.head_ring import HeadRingAttention
+
+    return HeadRingAttention(plan, kernel, transport, device, needs_backward=needs_backward)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from numpy.typing import ArrayLike
 
@@ -12,6 +13,12 @@ from attnspec.sharding.heads import split_heads
 from attnspec.sharding.layout import contiguous
 from attnspec.sharding.mesh import check_heads, head_degrees
 from attnspec.slices import AttnSlices
+from attnspec.support import Device
+
+if TYPE_CHECKING:
+    from attnspec.exchange.head_ring import HeadRingAttention
+    from attnspec.exchange.kernel_call import Bind
+    from attnspec.exchange.transport import Transport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +39,15 @@ def shard(params: Params, slices: AttnSlices, docs: ArrayLike, shape: Shape, cp_
         split=split_heads(shape, cp_size),
         ring_degree=1,
         window=None,
-        q_ring=contiguous(slices.seqlen_q, 1),
-        k_ring=contiguous(slices.seqlen_k, 1),
+        q_ring=contiguous(slices.seqlen_q, 1).padded(cp_size),
+        k_ring=contiguous(slices.seqlen_k, 1).padded(cp_size),
     )
+
+
+def bind(
+    plan: HeadRing, kernel: Bind, transport: Transport, device: Device, *, needs_backward: bool
+) -> HeadRingAttention:
+    """The plan of one rank, ready to run."""
+    from attnspec.exchange.head_ring import HeadRingAttention
+
+    return HeadRingAttention(plan, kernel, transport, device, needs_backward=needs_backward)

@@ -1,0 +1,1 @@
+"""Running the plans of `attnspec.sharding` over torch.distributed with any kernel."""

@@ -1,0 +1,83 @@
+"""The process groups of a job: one for control, over gloo and apart from what is timed; one per channel for data."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from attnspec.exchange.transport import GroupTransport, SilentTransport, Transport
+from attnspec.sharding.routes import Channel
+
+
+class Ranks:
+    """One rank among those of its job; a job of one rank needs no process group."""
+
+    def __init__(self, rank: int, size: int, transport: Transport) -> None:
+        self.rank, self.size, self.transport = rank, size, transport
+
+    @classmethod
+    def alone(cls) -> Ranks:
+        """The only rank."""
+        return cls(0, 1, SilentTransport())
+
+    @classmethod
+    def join(
+        cls,
+        *,
+        rank: int,
+        size: int,
+        device: torch.device,
+        timeout_s: float,
+        store: Any = None,
+    ) -> Ranks:
+        """Meet the others; without a store through MASTER_ADDR and MASTER_PORT, as torchrun sets them.
+
+        Data go over NCCL on CUDA, else over gloo. The NCCL streams have priority, so that a transfer starts although
+        a kernel fills the device.
+        """
+        timeout = timedelta(seconds=timeout_s)
+        where: dict[str, Any] = {"init_method": "env://"} if store is None else {"store": store}
+        dist.init_process_group("gloo", rank=rank, world_size=size, timeout=timeout, **where)
+        groups = {channel: _group(device, timeout) for channel in Channel}
+        return cls(rank, size, GroupTransport(groups))
+
+    def leave(self) -> None:
+        """Part from the others."""
+        if self.size > 1:
+            dist.destroy_process_group()
+
+    def largest(self, numbers: list[float]) -> list[float]:
+        """The elementwise maximum over ranks, on all of them."""
+        if self.size == 1 or not numbers:
+            return numbers
+        shared = torch.tensor(numbers, dtype=torch.float64)
+        dist.all_reduce(shared, op=dist.ReduceOp.MAX)
+        return shared.tolist()
+
+    def share(self, thing: Any) -> list[Any]:
+        """What each rank has, by rank, on all of them."""
+        if self.size == 1:
+            return [thing]
+        found: list[Any] = [None] * self.size
+        dist.all_gather_object(found, thing)
+        return found
+
+    def meet(self) -> None:
+        """Wait until all ranks are here."""
+        if self.size > 1:
+            dist.barrier()
+
+
+def _group(device: torch.device, timeout: timedelta) -> dist.ProcessGroup:
+    if device.type != "cuda":
+        group: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=timeout)
+        return group
+    options: Any = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
+    group = dist.new_group(backend="nccl", timeout=timeout, pg_options=options)
+    # The first operation of a communicator needs all ranks, and sets it up.
+    dist.all_reduce(torch.zeros(1, device=device), group=group)
+    torch.cuda.synchronize(device)
+    return group

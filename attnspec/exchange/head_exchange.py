@@ -1,0 +1,132 @@
+"""All-to-all between shards of the sequence and shares of the heads (DeepSpeed-Ulysses, Jacobs et al. 2023).
+
+U ranks of a head group each hold L slots with all heads. `spread` gives each the slots of all for its own heads of one
+stage, `collect` brings results back. Own shares are copied, never sent. Suffixes: B batch, L a rank's slots, T all
+slots of the group, N query heads, G key/value heads, H heads of a rank in one stage, U ranks, D head_dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from attnspec.exchange.guard import Guard
+from attnspec.exchange.transport import Parcel, Pending, Transport
+from attnspec.sharding.heads import HeadSplit
+from attnspec.sharding.routes import Channel
+
+
+class Spread:
+    """One stage's tensors on their way to the ranks of their heads."""
+
+    def __init__(self, pending: Pending, q_UBLHD: Tensor, kv: Tensor | None) -> None:
+        self._pending, self._q_UBLHD, self._kv = pending, q_UBLHD, kv
+
+    def wait(self) -> tuple[Tensor, Tensor | None]:
+        """(q_BTHD, kv (2, B, T, H, D)) as the current stream will see them; views where the batch is 1."""
+        self._pending.wait()
+        q_BTHD = self._q_UBLHD.movedim(0, 1).flatten(1, 2)
+        return q_BTHD, None if self._kv is None else self._kv.movedim(1, 2).flatten(2, 3)
+
+
+class Collect:
+    """One stage's results on their way back."""
+
+    def __init__(
+        self, exchange: HeadExchange, stage: int, pending: Pending, own: Sequence[Tensor], got: Sequence[Tensor]
+    ) -> None:
+        self._exchange, self._stage, self._pending, self._own, self._got = exchange, stage, pending, own, got
+
+    def into(self, targets: Sequence[Tensor], guard: Guard) -> None:
+        """Put them where the stage's heads are in the (B, L, N or G, D) targets; copies of a key's head are summed."""
+        self._pending.wait()
+        for target, own, got in zip(targets, self._own, self._got, strict=True):
+            guard.run(self._exchange.unpack, self._stage, own, got, target)
+
+
+class HeadExchange:
+    """The all-to-alls of one rank. group: the ranks of its head group in order; member: its number among them."""
+
+    def __init__(self, split: HeadSplit, group: Sequence[int], member: int) -> None:
+        self._split, self._group, self._member = split, group, member
+        self._others = [number for number in range(len(group)) if number != member]
+
+    @property
+    def size(self) -> int:
+        """Ranks of the group."""
+        return len(self._group)
+
+    def spread(self, stage: int, q_BLND: Tensor, kv: Tensor | None, transport: Transport, guard: Guard) -> Spread:
+        """Start bringing queries (or their gradients), and keys and values (2, B, L, G, D), to where they are used."""
+        batch, share, _, width = q_BLND.shape
+        size, split = len(self._group), self._split
+        q_UBLHD = guard.room(q_BLND, (size, batch, share, split.num_heads_q, width))
+        pairs = [(q_BLND, q_UBLHD)]
+        all_keys = None
+        if kv is not None:
+            all_keys = guard.room(kv, (2, size, batch, kv.shape[2], split.num_heads_kv, width))
+            pairs += [(kv[0], all_keys[0]), (kv[1], all_keys[1])]
+        sends, receives = [], []
+        for source, target in pairs:
+            packed = guard.room(target, target.shape)
+            guard.run(self._pack, stage, source, packed, target)
+            for number in self._others:
+                sends.append(Parcel(peer=self._group[number], tensor=packed[number]))
+                receives.append(Parcel(peer=self._group[number], tensor=target[number]))
+        return Spread(transport.post(Channel.HEADS, sends, receives), q_UBLHD, all_keys)
+
+    def collect(self, stage: int, results: Sequence[Tensor], transport: Transport, guard: Guard) -> Collect:
+        """Start bringing results (B, T, H, D) back."""
+        own, got_all, sends, receives = [], [], [], []
+        for result in results:
+            blocks_BULHD = torch.unflatten(result, 1, (len(self._group), -1))
+            got = guard.room(result, (len(self._group), *blocks_BULHD[:, 0].shape))
+            for number in self._others:
+                sends.append(Parcel(peer=self._group[number], tensor=blocks_BULHD[:, number].contiguous()))
+                receives.append(Parcel(peer=self._group[number], tensor=got[number]))
+            own.append(blocks_BULHD[:, self._member])
+            got_all.append(got)
+        return Collect(self, stage, transport.post(Channel.HEADS, sends, receives), own, got_all)
+
+    def unpack(self, stage: int, own_BLHD: Tensor, got_UBLHD: Tensor, target_BLND: Tensor) -> None:
+        """Blocks of all ranks into the heads of a stage."""
+        copies = self._copies(target_BLND)
+        if copies > 1:
+            got_UBLHD[self._member] = own_BLHD
+            summed_GBLD = torch.unflatten(got_UBLHD, 0, (-1, copies)).sum(dim=1).squeeze(-2)
+            target_BLND.movedim(2, 0).copy_(summed_GBLD)
+            return
+        places_UBLHD = self._places(stage, target_BLND)
+        places_UBLHD[self._member].copy_(own_BLHD)
+        for run in self._runs():
+            places_UBLHD[run].copy_(got_UBLHD[run])
+
+    def _pack(self, stage: int, source_BLND: Tensor, packed_UBLHD: Tensor, target_UBLHD: Tensor) -> None:
+        """Blocks for all ranks: the own one to where it is used, the others to where they are sent from."""
+        copies = self._copies(source_BLND)
+        if copies > 1:
+            for number in range(len(self._group)):
+                to = target_UBLHD if number == self._member else packed_UBLHD
+                head = number // copies
+                to[number].copy_(source_BLND[:, :, head : head + 1])
+            return
+        places_UBLHD = self._places(stage, source_BLND)
+        target_UBLHD[self._member].copy_(places_UBLHD[self._member])
+        for run in self._runs():
+            packed_UBLHD[run].copy_(places_UBLHD[run])
+
+    def _places(self, stage: int, part_BLND: Tensor) -> Tensor:
+        """The heads of a stage, by rank: a view (U, B, L, H, D)."""
+        parts = torch.unflatten(part_BLND, 2, (len(self._group), self._split.stages, -1))
+        return parts[:, :, :, stage].movedim(2, 0)
+
+    def _copies(self, part_BLND: Tensor) -> int:
+        """On how many ranks each of the tensor's heads is: more than one where there are more ranks than heads."""
+        return max(len(self._group) // part_BLND.shape[2], 1)
+
+    def _runs(self) -> list[slice]:
+        """The other ranks as at most two runs."""
+        runs = [slice(0, self._member), slice(self._member + 1, len(self._group))]
+        return [run for run in runs if run.start < run.stop]

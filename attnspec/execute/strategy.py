@@ -1,0 +1,63 @@
+"""A strategy over ranks as a Prepared: its plan, and the case's kernel bound to each part of the mask that it computes."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+from attnspec import plugins
+from attnspec.exchange.transport import Transport
+from attnspec.execute.prepared import Prepared, kernel_params
+from attnspec.ids import canonical_json
+from attnspec.shape import Shape
+from attnspec.sharding.sharding import Sharding, load_imbalance
+from attnspec.slices import AttnSlices
+from attnspec.slices.edges import IntArray
+from attnspec.support import BoundKernel, Problem
+from attnspec.wire import Implementation
+
+
+def plan_strategy(implementation: Implementation, problem: Problem, docs: IntArray, cp_size: int) -> Sharding:
+    """Who holds, computes, sends and receives what. Raises UnsupportedError where heads or degrees do not fit.
+
+    docs: lengths of the pack's documents, summing to seqlen_q.
+    """
+    assert implementation.strategy is not None
+    module = plugins.load("strategies", implementation.strategy)
+    params = plugins.make_params(module, implementation.strategy_params)
+    module.check(params, problem.shape, cp_size)
+    plan: Sharding = module.shard(params, problem.slices, docs, problem.shape, cp_size)
+    return plan
+
+
+def prepare_strategy(
+    implementation: Implementation, problem: Problem, provider: str, plan: Sharding, transport: Transport
+) -> Prepared:
+    """Lower and bind this rank's part. Raises UnsupportedError where the kernel cannot compute one of its calls."""
+    assert implementation.strategy is not None and problem.device is not None
+    strategy = plugins.load("strategies", implementation.strategy)
+    module = plugins.load("kernels", implementation.kernel)
+    params = kernel_params(implementation)
+
+    def bind(shape: Shape, slices: AttnSlices) -> BoundKernel:
+        part = dataclasses.replace(problem, shape=shape, slices=slices)
+        module.SUPPORT.check(part)
+        lowered = module.lower(part, params, provider)
+        bound: BoundKernel = module.bind(lowered, part, params, provider, problem.device)
+        return bound
+
+    started = time.perf_counter()
+    bound = strategy.bind(plan, bind, transport, problem.device, needs_backward=problem.needs_backward)
+    return Prepared(
+        bound=bound,
+        needs_backward=problem.needs_backward,
+        lower_s=time.perf_counter() - started,
+        backend=bound.backend,
+        lse_tolerance=bound.lse_tolerance,
+        q_rows=plan.q_tokens(transport.rank),
+        k_rows=plan.k_tokens(transport.rank),
+        partials=plan.partials,
+        mesh=canonical_json(dict(plan.mesh)),
+        load_imbalance=load_imbalance(plan.areas),
+        padding_tokens=plan.padding_tokens,
+    )
