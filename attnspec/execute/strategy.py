@@ -1,4 +1,4 @@
-"""A strategy over ranks as a Prepared: its plan, and the case's kernel bound to each part of the mask that it computes."""
+"""A strategy over ranks as a Prepared: its plan, and the kernel bound to each part of the mask that it computes."""
 
 from __future__ import annotations
 
