@@ -23,7 +23,7 @@ from attnspec.stats import median
 
 CLOCK_CYCLES = 100_000
 """Length of the spin that measures the SM clock: 50 microseconds at 2 GHz."""
-LEAST_HOLD_NS, MOST_HOLD_NS = 100_000, 50_000_000
+LEAST_HOLD_NS, MOST_HOLD_NS = 40_000, 50_000_000
 MAX_RETAKES = 8
 _spin: Callable[[int], None] = torch.cuda._sleep
 """Keeps the current stream busy for so many SM cycles."""

@@ -1,7 +1,8 @@
 """The one timing loop: cases of a workload are interleaved in rounds, so that a drifting clock hits all alike.
 
-Each case warms up until two turns agree, then takes rounds of a few iterations in rotating order, at least min_iters in
-all, until the interval of its median is narrow or its budget is spent. Nothing here knows a device or a file.
+Each case warms up until two turns agree or a tenth of its budget is spent, then takes rounds of a few iterations in
+rotating order, at least min_iters in all, until the interval of its median is narrow or its budget is spent. Nothing
+here knows a device or a file.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ class _Loop:
         self.least_rounds = -(-measure.min_iters // self.least_iterations)
 
     def warm_up(self, case: Timed) -> None:
-        """Turns until two agree, or a share of the budget is spent after at least two."""
+        """Turns until two agree or a share of the budget is spent. Verification ran the same calls a moment ago."""
         before: float | None = None
         iterations = 1
         while case.error is None:
@@ -118,7 +119,7 @@ class _Loop:
             case._iterations = self._iterations_for(cost_s / iterations)
             stationary = before is not None and abs(now - before) <= WARM_AGREEMENT * before
             (warm_s,) = self.agree([case.warm_s])
-            if stationary or (before is not None and warm_s >= WARM_SHARE * self.measure.max_seconds):
+            if stationary or warm_s >= WARM_SHARE * self.measure.max_seconds:
                 return
             before, iterations = now, min(case._iterations, self.least_iterations)
 

@@ -37,8 +37,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """What became of it. error: worst ratio, bound: the bound that belongs to it. compile_s: what first calls took more
-    than later ones; verify_s: everything else."""
+    """What became of it.
+
+    error: worst ratio of out, dq, dk and dv to plain attention's error or, where it is wrong, of the check that failed;
+    bound: the bound that belongs to it. compile_s: what first calls took more than later ones; verify_s: all else.
+    """
 
     status: Status
     reason_code: str | None
@@ -145,11 +148,13 @@ def verify(
     synchronize()
     calls = _Calls(prepared, synchronize)
     started = time.perf_counter()
-    worst = Finding(error=0.0, bound=1.0)
+    worst = Finding(error=0.0, bound=BOUND_OUT)
     for found in _findings(prepared, checks, tensors, calls):
-        worst = worst.or_worse(found)
-        if worst.failed:
+        if found.failed:
+            worst = found
             break
+        if found.against_plain:
+            worst = worst.or_worse(found)
     synchronize()
     total = time.perf_counter() - started
     compile_s = min(calls.compile_s, total)
@@ -306,13 +311,13 @@ def _compare(name: str, got_BRND: Tensor, right_BRND: Tensor, unit_R: Tensor, he
     """Per-row RMS error over heads and head_dim, over the unit of the row. got_BRND: as `here.take` gives it."""
     if not here.whole:
         right_BRND, unit_R = right_BRND[:, here.index], unit_R[here.index]
-    worst = Finding(error=0.0, bound=bound)
+    worst = Finding(error=0.0, bound=bound, against_plain=True)
     chunk = max(1, CHUNK_VALUES // (got_BRND.shape[0] * got_BRND.shape[2] * got_BRND.shape[3]))
     for start in range(0, got_BRND.shape[1], chunk):
         rows = slice(start, start + chunk)
         square_BPND = (got_BRND[:, rows].to(right_BRND.dtype) - right_BRND[:, rows]).square_()
         error_P = square_BPND.mean(dim=(0, 2, 3)).sqrt()
-        found = Finding.worst_of(error_P / unit_R[rows], bound=bound)
+        found = Finding.worst_of(error_P / unit_R[rows], bound=bound, against_plain=True)
         if found.exceeds(worst):
             (place,) = found.index
             head = int(square_BPND[:, place].sum(dim=(0, 2)).argmax())

@@ -83,7 +83,7 @@ class Faulty:
                 import torch
 
                 torch.empty(2**50, dtype=torch.uint8)
-            case ["late", kind] if where == "forward" and calls > verified + 3:
+            case ["late", kind] if where == "forward" and calls > verified + 2:
                 if kind == "raise":
                     raise RuntimeError("later")
                 raise MemoryError("later")
