@@ -10,8 +10,9 @@ without keys has out 0, lse -inf. Paged keys (page_table) are for the forward on
 
 What lowers: as fa2, by the same calls.
 
-xformers' library wants CUDA 12's libcudart.so.12, which nvidia-cuda-runtime-cu12 holds; it is loaded from there
-first. The library is loaded by its path, so that xformers itself, built for one torch version, need not import.
+Of xformers, 0.0.34 carries the library; 0.0.35 expects FlashAttention 3's own package. It wants CUDA 12's
+libcudart.so.12, which nvidia-cuda-runtime-cu12 holds and which is loaded from there first. The library is loaded by
+its path: xformers' other one is built for torch 2.10, and nothing of it is needed.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ PROVIDERS = (
         name="xformers",
         distribution="xformers",
         module="xformers",
-        requires=">=0.0.34",
+        requires=">=0.0.34,<0.0.35",
         fix="pip install --no-deps xformers==0.0.34 nvidia-cuda-runtime-cu12",
     ),
 )

@@ -33,6 +33,8 @@ ODD = {
     "both": [(2, 8, 5, 20, 3)],
     "two intervals and empty rows": [(0, 4, 0, 4, 1), (0, 4, 10, 20, 0), (12, 16, 5, 12, 3)],
     "more queries than keys": [(0, 20, 3, 9, 1)],
+    "full, then inverse causal": [(0, 6, 0, 4, 0), (6, 9, 1, 4, 2)],
+    "one query each": [(0, 1, 0, 3, 0), (1, 2, 4, 9, 0)],
 }
 
 
@@ -177,6 +179,8 @@ def test_a_batch_and_heads_without_groups(adapter):
 def test_odd_slices(adapter, rows):
     check_values(adapter, of_rows(rows))
     check_values(adapter, of_rows(rows, 22, 20), batch=2)
+    if rows:
+        check_values(adapter, of_rows(rows, max(row[1] for row in rows), max(row[3] for row in rows)))
 
 
 @every_adapter
@@ -220,7 +224,24 @@ def test_a_mask_over_one_whole_sequence_is_not_packed(adapter):
         q, k, v, _ = inputs(example(name, [40]), batch=2)
         adapter.log.calls.clear()
         bound.forward(bound.load(q, k, v))
-        assert [arguments["packed"] for _, arguments in adapter.log.calls] == [False]
+        ((_, arguments),) = adapter.log.calls
+        assert arguments["packed"] is False
+        assert arguments.get("causal", name == "causal") == (name == "causal")
+
+
+@every_varlen_adapter
+def test_the_lse_of_the_first_call_is_not_copied_for_the_backward(adapter):
+    for name in ("causal", "varlen_causal"):
+        mask = example(name, DOCUMENTS)
+        q, k, v, dout = inputs(mask)
+        bound = adapter.bind(mask)
+        layout = bound._calls[0].arguments.lse_layout
+        wanted = truth(mask, q, k, v, dout)
+        given = bound.load_forward(wanted.out.float(), wanted.lse.float())
+        for forward in (bound.forward(bound.load(q, k, v)), given):
+            assert forward.lse.shape == q.shape[:3]
+            assert layout.native(forward.lse).data_ptr() == forward.lse.data_ptr()
+            assert layout.view(layout.native(forward.lse), 1).stride() == forward.lse.stride()
 
 
 @every_adapter
