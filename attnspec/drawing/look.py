@@ -6,7 +6,7 @@ neighbours apart in greyscale.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -87,12 +87,53 @@ def implementation(row: Row) -> str:
     return kernel
 
 
+def labelled(rows: Sequence[Row]) -> list[tuple[str, Row]]:
+    """Rows with their labels: `implementation`, and what else tells rows of one picture apart.
+
+    A case that never ran has no backend; where its kernel ran with one backend only, it belongs to that line.
+
+    >>> ran = {"kernel": "sdpa", "strategy": None, "backend": "math", "provider": "torch", "mesh": None, "env": "{}"}
+    >>> [label for label, _ in labelled([ran, {**ran, "backend": None}])]
+    ['sdpa math', 'sdpa math']
+    >>> [label for label, _ in labelled([ran, {**ran, "provider": "other"}])]
+    ['sdpa math, torch', 'sdpa math, other']
+    """
+    whole = _with_backends(rows)
+    kinds: dict[str, dict[str, set[str]]] = {}
+    for row in whole:
+        held = kinds.setdefault(implementation(row), {name: set() for name in _TELLING})
+        for name in _TELLING:
+            held[name].update({row[name]} - {None})
+
+    def label(row: Row) -> str:
+        base = implementation(row)
+        told = [row[name] for name in _TELLING if len(kinds[base][name]) > 1 and row[name] not in (None, "{}")]
+        return ", ".join([base, *told])
+
+    return [(label(row), row) for row in whole]
+
+
+_TELLING = ("provider", "mesh", "env")
+
+
+def _with_backends(rows: Sequence[Row]) -> list[Row]:
+    seen: dict[tuple[str, str | None], set[str]] = {}
+    for row in rows:
+        seen.setdefault((row["kernel"], row["strategy"]), set()).update({row["backend"]} - {None})
+    return [
+        {**row, "backend": next(iter(held))}
+        if row["backend"] is None and len(held := seen[row["kernel"], row["strategy"]]) == 1
+        else row
+        for row in rows
+    ]
+
+
 def looks(labels: Iterable[str]) -> dict[str, Look]:
     """A look per label. A family keeps its colour; members of one family differ by hatch and marker."""
     chosen: dict[str, Look] = {}
     members: dict[str, int] = {}
     for label in labels:
-        family = label.split(" ")[0]
+        family = _family(label)
         index = _FAMILIES.index(family) if family in _FAMILIES else sum(map(ord, family))
         member = members.get(family, 0)
         members[family] = member + 1
@@ -104,11 +145,15 @@ def looks(labels: Iterable[str]) -> dict[str, Look]:
     return chosen
 
 
+def _family(label: str) -> str:
+    return label.split(" ")[0].rstrip(",")
+
+
 def ordered(labels: Iterable[str]) -> list[str]:
     """Distinct labels, families in their fixed order, then by name."""
 
     def key(label: str) -> tuple[int, str]:
-        family = label.split(" ")[0]
+        family = _family(label)
         return (_FAMILIES.index(family) if family in _FAMILIES else len(_FAMILIES), label)
 
     return sorted(set(labels), key=key)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from attnspec.drawing.grouped_bars import Bar, grouped_bars
-from attnspec.drawing.look import PASS_TITLES, Drawing, Row, implementation, mask_title
+from attnspec.drawing.look import PASS_TITLES, Drawing, Row, labelled, mask_title
 from attnspec.units import format_count
 
 if TYPE_CHECKING:
@@ -51,14 +51,14 @@ def _drawing(device: str, mask: str, mask_params: str, pass_: str, rows: Sequenc
         first = rows[0]
         bars = [
             Bar(
-                label=implementation(row),
+                label=label,
                 x=row["seqlen"],
                 height=row["tflops"],
                 low=row["tflops_ci_low"],
                 high=row["tflops_ci_high"],
                 status=row["status"],
             )
-            for row in rows
+            for label, row in labelled(rows)
         ]
         settings = (
             f"batch {first['batch']}, heads {first['num_heads_q']}:{first['num_heads_kv']}, "

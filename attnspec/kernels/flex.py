@@ -183,7 +183,8 @@ class Flex:
 
     def load_dout(self, dout_BTND: Tensor) -> Tensor:
         """A view."""
-        return dout_BTND.transpose(1, 2)
+        # Contiguous with heads outside: the compiled backward was traced for that, and copies anything else each time.
+        return dout_BTND.transpose(1, 2).contiguous()
 
     def load_forward(self, out_BTND: Tensor, lse_BNT: Tensor) -> Forward:
         """Never called: the backward is autograd's."""

@@ -10,7 +10,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from attnspec.drawing.look import PASS_TITLES, STATUS_MARKS, Row, implementation, mask_title, ordered
+from attnspec.drawing.look import PASS_TITLES, STATUS_MARKS, Row, implementation, labelled, mask_title, ordered
 from attnspec.units import format_count
 
 _Key = tuple[str, str, str, str]
@@ -32,12 +32,14 @@ def summary_tables(cells: pa.Table) -> Iterator[Group]:
 def _table(rows: Sequence[Row], over: str, metric: str) -> Table:
     table = Table()
     columns = sorted({row[over] for row in rows})
-    rows = _with_backends(rows)
-    labels = ordered(_label(row) for row in rows)
+    held = {}
+    for label, row in labelled(rows):
+        sizes = f", {format_count(row['seqlen_per_rank'])}/rank" if row["level"] == "distributed" else ""
+        held[label + sizes, row[over]] = row
+    labels = ordered(label for label, _ in held)
     table.add_column("")
     for column in columns:
         table.add_column(format_count(column) if over == "seqlen" else str(column), justify="right")
-    held = {(_label(row), row[over]): row for row in rows}
     best = {
         column: max((row[metric] for row in rows if row[over] == column and row[metric] is not None), default=None)
         for column in columns
@@ -45,26 +47,6 @@ def _table(rows: Sequence[Row], over: str, metric: str) -> Table:
     for label in labels:
         table.add_row(label, *(_entry(held.get((label, column)), metric, best[column]) for column in columns))
     return table
-
-
-def _with_backends(rows: Sequence[Row]) -> list[Row]:
-    """A case that never ran has no backend; where its kernel ran with one only, it belongs to that line."""
-    seen: dict[tuple[str, str | None], set[str]] = {}
-    for row in rows:
-        seen.setdefault((row["kernel"], row["strategy"]), set()).update({row["backend"]} - {None})
-    return [
-        {**row, "backend": next(iter(held))}
-        if row["backend"] is None and len(held := seen[row["kernel"], row["strategy"]]) == 1
-        else row
-        for row in rows
-    ]
-
-
-def _label(row: Row) -> str:
-    """The implementation, and what else tells rows of one column apart."""
-    sizes = f" {format_count(row['seqlen_per_rank'])}/rank" if row["level"] == "distributed" else ""
-    env = f" {row['env']}" if row["env"] != "{}" else ""
-    return f"{implementation(row)}{sizes}{env}"
 
 
 def _entry(row: Row | None, metric: str, best: float | None) -> Text:

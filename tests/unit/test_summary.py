@@ -73,7 +73,7 @@ def test_distributed_cases_are_shown_over_cp_size() -> None:
     )
     lines = shown(cells)
     assert lines[0] == "causal, forward (TFLOP/s per GPU, over cp_size)"
-    assert any("ulysses (fa3) 1K/rank" in line and "200*" in line and "400*" in line for line in lines)
+    assert any("ulysses (fa3), 1K/rank" in line and "200*" in line and "400*" in line for line in lines)
 
 
 def test_reasons_are_told_once_each() -> None:
