@@ -40,10 +40,10 @@ def varlen_plan(slices: AttnSlices, *, max_calls: int = MAX_CALLS) -> VarlenPlan
 
     Raises UnsupportedError("no_lowering") when that takes more than `max_calls`.
 
-    >>> rows = [(0, 2, 0, 2, 0), (2, 4, 0, 4, 0), (4, 5, 0, 5, 0)]
-    >>> plan = varlen_plan(AttnSlices.from_rows(rows, seqlen_q=5, seqlen_k=5))
+    >>> rows = [(0, 3, 0, 3, 0), (3, 6, 0, 6, 0), (6, 9, 0, 9, 0)]
+    >>> plan = varlen_plan(AttnSlices.from_rows(rows, seqlen_q=9, seqlen_k=9))
     >>> [(call.kind, call.left, call.right, len(call.q_start)) for call in plan.calls]
-    [('causal', None, 0, 1), ('window', 0, None, 2)]
+    [('causal', None, 0, 1), ('window', 0, None, 3)]
     """
     best: list[VarlenCall] | None = None
     for segments in _ways(slices):
