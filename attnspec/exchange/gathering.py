@@ -6,7 +6,6 @@ suffixes as in attnspec.support.bound.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor
 
 from attnspec.exchange.accumulate import lse_type, wide
+from attnspec.exchange.bound import BoundStrategy, Grads
 from attnspec.exchange.guard import Guard
 from attnspec.exchange.kernel_call import Bind, KernelCall, require_explicit, results
 from attnspec.exchange.tokens import Slots
@@ -21,15 +21,22 @@ from attnspec.exchange.transport import Transport
 from attnspec.sharding.gathering import Gathering
 from attnspec.support import Device, Forward
 
-Grads = tuple[Tensor, Tensor, Tensor]
 
-
-@dataclass(slots=True, kw_only=True)
-class Inputs:
-    """A rank's queries in their slots, and keys and values stacked: (2, B, S, G, D)."""
-
-    q_BTND: Tensor
-    kv: Tensor
+def bind_gathering(
+    plan: Gathering, kernel: Bind, transport: Transport, device: Device, *, needs_backward: bool
+) -> BoundStrategy:
+    """One rank's part of a plan, ready to run. Raises UnsupportedError where the kernel cannot compute a call."""
+    rank, num_slots = transport.rank, plan.queries.num_slots
+    calls = [KernelCall.of(kernel, plan.shape, call, num_slots, plan.slices.seqlen_k) for call in plan.calls(rank)]
+    kernels = [call.bound for call in calls]
+    require_explicit(kernels, needs_backward=needs_backward)
+    return BoundStrategy(
+        GatheredKeys(calls, KeyOrder(plan, device.type), widened=plan.widening > 1),
+        kernels,
+        Slots(plan.queries.slots(rank), num_slots, device.type),
+        Slots(plan.keys.slots(rank), plan.keys.num_slots, device.type),
+        transport,
+    )
 
 
 class KeyOrder:
@@ -63,90 +70,52 @@ class KeyOrder:
         return made
 
 
-class GatheringAttention:
-    """A BoundKernel over one rank's tokens, in the order of `plan.q_tokens(rank)`."""
+class GatheredKeys:
+    """A Work: gather, compute, and on the way back reduce and scatter. widened: sums of gradients are float32."""
 
-    explicit_backward = False
+    def __init__(self, calls: list[KernelCall], order: KeyOrder, *, widened: bool) -> None:
+        self._calls, self._order, self._widened = calls, order, widened
 
-    def __init__(
-        self, plan: Gathering, bind: Bind, transport: Transport, device: Device, *, needs_backward: bool
-    ) -> None:
-        self.transport = transport
-        self._order = KeyOrder(plan, device.type)
-        self._q_slots = Slots(plan.queries.slots(transport.rank), plan.queries.num_slots, device.type)
-        self._k_slots = Slots(plan.keys.slots(transport.rank), plan.keys.num_slots, device.type)
-        self._widened = plan.widening > 1
-        self._calls = [
-            KernelCall.of(bind, plan.shape, call, plan.queries.num_slots, plan.slices.seqlen_k)
-            for call in plan.calls(transport.rank)
-        ]
-        bound = [call.bound for call in self._calls]
-        require_explicit(bound, needs_backward=needs_backward)
-        self.frees_graph = any(one.frees_graph for one in bound)
-        self.expected_kernels = bound[0].expected_kernels if bound else ""
-        self.backend = bound[0].backend if bound else None
-        self.lse_tolerance = max((getattr(one, "lse_tolerance", 0.0) for one in bound), default=0.0)
+    def forward(
+        self, q_BTND: Tensor, kv: Tensor, transport: Transport, guard: Guard
+    ) -> tuple[Tensor, list[Tensor | None]]:
+        """Gather, then each call over its rows; leaves each call's lse."""
+        made = guard.run(self._run, q_BTND, self._gathered(kv, transport, guard))
+        return (q_BTND, []) if made is None else made
 
-    def load(self, q_BTND: Tensor, k_BSGD: Tensor, v_BSGD: Tensor) -> Inputs:
-        """Tokens in their slots, K and V in one tensor."""
-        kv = torch.stack([self._k_slots.fill(k_BSGD), self._k_slots.fill(v_BSGD)])
-        return Inputs(q_BTND=self._q_slots.fill(q_BTND), kv=kv)
-
-    def load_dout(self, dout_BTND: Tensor) -> Tensor:
-        """Tokens in their slots."""
-        return self._q_slots.fill(dout_BTND)
-
-    def load_forward(self, out_BTND: Tensor, lse_BNT: Tensor) -> Forward:
-        """Never called: a strategy goes backward from its own forward."""
-        raise AssertionError("a strategy has no backward from a given output")
-
-    def forward(self, inputs: Inputs) -> Forward:
-        """Gather, then each call over its rows. `saved` holds each call's lse_BNT."""
-        guard = Guard()
-        made = guard.run(self._run, inputs.q_BTND, self._gathered(inputs.kv, guard))
-        guard.finish()
-        assert made is not None
-        return made
-
-    def backward(self, inputs: Inputs, forward: Forward, dout: Tensor) -> Grads:
+    def backward(
+        self, q_BTND: Tensor, kv: Tensor, forward: Forward, dout_BTND: Tensor, transport: Transport, guard: Guard
+    ) -> Grads:
         """Gather again, each call over its rows, then reduce and scatter what the keys got."""
-        guard = Guard()
-        made = guard.run(self._differentiate, inputs.q_BTND, self._gathered(inputs.kv, guard), forward, dout)
-        dtype = wide(inputs.kv.dtype) if self._widened else inputs.kv.dtype
-        dkv = guard.room(inputs.kv, inputs.kv.shape, dtype)
-        parts = guard.room(inputs.kv, (self.transport.size, *inputs.kv.shape), dtype) if made is None else made[1]
-        self.transport.reduce_scatter(parts, dkv)
-        narrow = guard.run(dkv.to, inputs.kv.dtype)
-        guard.finish()
-        assert made is not None and narrow is not None
-        return made[0], narrow[0], narrow[1]
+        every = self._gathered(kv, transport, guard)
+        made = guard.run(self._differentiate, q_BTND, every, forward, dout_BTND)
+        dtype = wide(kv.dtype) if self._widened else kv.dtype
+        parts = guard.room(kv, (transport.size, *kv.shape), dtype) if made is None else made[1]
+        total = guard.room(kv, kv.shape, dtype)
+        transport.reduce_scatter(parts, total)
+        dkv = guard.run(total.to, kv.dtype)
+        if made is None or dkv is None:
+            return q_BTND, kv[0], kv[1]
+        return made[0], dkv[0], dkv[1]
 
-    def canonical_out(self, forward: Forward) -> tuple[Tensor, Tensor | None]:
-        """out and lse of the rank's tokens."""
+    def lse(self, forward: Forward, transport: Transport) -> Tensor | None:
+        """Each call's, at its rows."""
         batch, num_slots, num_heads, _ = forward.out.shape
-        saved = cast(list[Tensor | None], forward.saved)
-        out_BTND = self._q_slots.read(forward.out)
-        held = [lse for lse in saved if lse is not None]
-        if len(held) < len(saved):
-            return out_BTND, None
         dtype = lse_type(forward.out.dtype)
         lse_BNT = forward.out.new_full((batch, num_heads, num_slots), -torch.inf, dtype=dtype)
-        for call, lse in zip(self._calls, held, strict=True):
-            lse_BNT[:, :, call.rows] = lse
-        return out_BTND, self._q_slots.read(lse_BNT.masked_fill_(lse_BNT == torch.inf, -torch.inf), dim=2)
+        for call, part in zip(self._calls, cast(list[Tensor | None], forward.saved), strict=True):
+            if part is None:
+                return None
+            lse_BNT[:, :, call.rows] = part
+        return lse_BNT
 
-    def canonical_grads(self, grads: Grads) -> Grads:
-        """Of the rank's tokens."""
-        dq, dk, dv = grads
-        return self._q_slots.read(dq), self._k_slots.read(dk), self._k_slots.read(dv)
-
-    def _gathered(self, kv: Tensor, guard: Guard) -> Tensor | None:
+    def _gathered(self, kv: Tensor, transport: Transport, guard: Guard) -> Tensor | None:
         """Keys and values of all ranks in the order of the sequence."""
-        gathered = guard.room(kv, (self.transport.size, *kv.shape))
-        self.transport.gather(kv, gathered)
+        gathered = guard.room(kv, (transport.size, *kv.shape))
+        transport.gather(kv, gathered)
         return guard.run(self._order.in_sequence, gathered)
 
-    def _run(self, q_BTND: Tensor, kv: Tensor | None) -> Forward:
+    def _run(self, q_BTND: Tensor, kv: Tensor | None) -> tuple[Tensor, list[Tensor | None]]:
         assert kv is not None
         rows = _Rows(q_BTND, self._calls)
         saved: list[Tensor | None] = []
@@ -154,7 +123,7 @@ class GatheringAttention:
             out_BTND, lse_BTN = results(call.bound, call.bound.forward(call.inputs(q_BTND, kv)))
             rows.put(call, out_BTND)
             saved.append(None if lse_BTN is None else lse_BTN.transpose(1, 2))
-        return Forward(out=rows.whole, lse=None, saved=saved)
+        return rows.whole, saved
 
     def _differentiate(
         self, q_BTND: Tensor, kv: Tensor | None, forward: Forward, dout_BTND: Tensor
@@ -167,8 +136,8 @@ class GatheringAttention:
         total = torch.empty_like(kv, dtype=dtype) if complete else torch.zeros_like(kv, dtype=dtype)
         pairs = list(zip(self._calls, cast(list[Tensor], forward.saved), strict=True))
         pairs.sort(key=lambda pair: not pair[0].all_keys)
-        for number, (call, lse_BNT) in enumerate(pairs):
-            dq, dk, dv = call.backward_of_rows(q_BTND, kv, forward.out, lse_BNT, dout_BTND)
+        for number, (call, lse_BNR) in enumerate(pairs):
+            dq, dk, dv = call.backward_of_rows(q_BTND, kv, forward.out, lse_BNR, dout_BTND)
             rows.put(call, dq)
             for target, part in zip(total, (dk, dv), strict=True):
                 if number == 0:
@@ -182,7 +151,6 @@ class _Rows:
     """A tensor over all query slots, put together from calls over different rows; zero where there is none."""
 
     def __init__(self, like_BTND: Tensor, calls: list[KernelCall]) -> None:
-        self._like, self._calls = like_BTND, calls
         self.whole = like_BTND
         if not any(call.whole for call in calls):
             covered = sum(call.rows.stop - call.rows.start for call in calls) == like_BTND.shape[1]

@@ -17,31 +17,31 @@ T = TypeVar("T")
 
 
 class Guard:
-    """One forward or backward of a strategy."""
+    """One forward or backward of a strategy. error: what went wrong before; then only messages are exchanged."""
 
-    def __init__(self) -> None:
-        self._error: Exception | None = None
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
 
     def run(self, compute: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
         """What `compute` returns; None when it, or anything before it, failed."""
-        if self._error is None:
+        if self.error is None:
             try:
                 return compute(*args, **kwargs)
             except Exception as error:  # noqa: BLE001  (raised again by `finish`, after all messages)
-                self._error = error
+                self.error = error
         return None
 
     def finish(self) -> None:
         """Raise what went wrong."""
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
 
     def room(self, like: Tensor, shape: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
         """Memory for a message. Where there is none left the computation is given up and its memory used."""
         try:
             return like.new_empty(tuple(shape), dtype=dtype or like.dtype)
         except (torch.OutOfMemoryError, RuntimeError) as error:
-            self._error = self._error or error
+            self.error = self.error or error
             error.__traceback__ = None
         gc.collect()
         if like.is_cuda:

@@ -22,6 +22,7 @@ from attnspec.exchange.transport import Transport
 from attnspec.shape import Shape
 from attnspec.sharding.calls import Call
 from attnspec.sharding.routes import Routes
+from attnspec.support import BoundKernel
 
 Grads = tuple[Tensor, Tensor, Tensor]
 
@@ -56,6 +57,11 @@ class Ring:
         self._many = sum(call is not None for call in calls) > 2
         self._forward = errands_of(place, ways.forward, (), len(calls))
         self._backward = errands_of(place, ways.backward_keys, ways.backward_grads, len(calls))
+
+    @property
+    def kernels(self) -> list[BoundKernel]:
+        """Those of its calls."""
+        return [call.bound for call in self.calls if call is not None]
 
     def forward(self, q_BTND: Tensor, kv: Tensor, transport: Transport, guard: Guard) -> RingForward:
         """All steps; right unless `guard` holds an error."""

@@ -17,7 +17,7 @@ from attnspec.slices import AttnSlices, row_counts
 from attnspec.support import Device
 
 if TYPE_CHECKING:
-    from attnspec.exchange.dynamic import DynamicAttention
+    from attnspec.exchange.bound import BoundStrategy
     from attnspec.exchange.kernel_call import Bind
     from attnspec.exchange.transport import Transport
 
@@ -73,10 +73,8 @@ def shard(params: Params, slices: AttnSlices, docs: ArrayLike, shape: Shape, cp_
     return Dynamic(slices=slices, shape=shape, num_ranks=cp_size, groups=tuple(groups), reshard=params.reshard)
 
 
-def bind(
-    plan: Dynamic, kernel: Bind, transport: Transport, device: Device, *, needs_backward: bool
-) -> DynamicAttention:
+def bind(plan: Dynamic, kernel: Bind, transport: Transport, device: Device, *, needs_backward: bool) -> BoundStrategy:
     """The plan of one rank, ready to run."""
-    from attnspec.exchange.dynamic import DynamicAttention
+    from attnspec.exchange.dynamic import bind_dynamic
 
-    return DynamicAttention(plan, kernel, transport, device, needs_backward=needs_backward)
+    return bind_dynamic(plan, kernel, transport, device, needs_backward=needs_backward)

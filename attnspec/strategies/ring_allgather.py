@@ -14,7 +14,7 @@ from attnspec.slices import AttnSlices
 from attnspec.support import Device
 
 if TYPE_CHECKING:
-    from attnspec.exchange.gathering import GatheringAttention
+    from attnspec.exchange.bound import BoundStrategy
     from attnspec.exchange.kernel_call import Bind
     from attnspec.exchange.transport import Transport
 
@@ -39,10 +39,8 @@ def shard(params: Params, slices: AttnSlices, docs: ArrayLike, shape: Shape, cp_
     )
 
 
-def bind(
-    plan: Gathering, kernel: Bind, transport: Transport, device: Device, *, needs_backward: bool
-) -> GatheringAttention:
+def bind(plan: Gathering, kernel: Bind, transport: Transport, device: Device, *, needs_backward: bool) -> BoundStrategy:
     """The plan of one rank, ready to run."""
-    from attnspec.exchange.gathering import GatheringAttention
+    from attnspec.exchange.gathering import bind_gathering
 
-    return GatheringAttention(plan, kernel, transport, device, needs_backward=needs_backward)
+    return bind_gathering(plan, kernel, transport, device, needs_backward=needs_backward)

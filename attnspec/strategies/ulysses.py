@@ -16,7 +16,7 @@ from attnspec.slices import AttnSlices
 from attnspec.support import Device
 
 if TYPE_CHECKING:
-    from attnspec.exchange.head_ring import HeadRingAttention
+    from attnspec.exchange.bound import BoundStrategy
     from attnspec.exchange.kernel_call import Bind
     from attnspec.exchange.transport import Transport
 
@@ -44,10 +44,8 @@ def shard(params: Params, slices: AttnSlices, docs: ArrayLike, shape: Shape, cp_
     )
 
 
-def bind(
-    plan: HeadRing, kernel: Bind, transport: Transport, device: Device, *, needs_backward: bool
-) -> HeadRingAttention:
+def bind(plan: HeadRing, kernel: Bind, transport: Transport, device: Device, *, needs_backward: bool) -> BoundStrategy:
     """The plan of one rank, ready to run."""
-    from attnspec.exchange.head_ring import HeadRingAttention
+    from attnspec.exchange.head_ring import bind_head_ring
 
-    return HeadRingAttention(plan, kernel, transport, device, needs_backward=needs_backward)
+    return bind_head_ring(plan, kernel, transport, device, needs_backward=needs_backward)
