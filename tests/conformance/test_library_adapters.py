@@ -1,5 +1,6 @@
 """Every adapter of an attention library against the definition, with stand-ins that compute what they are called with."""
 
+import dataclasses
 import re
 import sys
 from types import ModuleType
@@ -377,6 +378,25 @@ def test_what_cudnn_refuses_is_unsupported_in_its_own_words(monkeypatch, install
     with pytest.raises(UnsupportedError) as raised:
         module.bind(module.lower(problem, module.Params(), None), problem, module.Params(), provider, CPU)
     assert (raised.value.reason_code, raised.value.reason) == ("backend", wanted)
+
+
+def test_transformer_engine_lays_stats_out_otherwise_on_consumer_blackwell(monkeypatch):
+    cudnn.install_transformer_engine(monkeypatch, Log())
+    module = plugins.load("kernels", "cudnn")
+    device = Device(type="cpu", capability=(12, 0))
+
+    def bind(mask):
+        problem = dataclasses.replace(small_problem(), slices=mask)
+        lowered = module.lower(problem, module.Params(), None)
+        return module.bind(lowered, problem, module.Params(), "transformer-engine", device)
+
+    bind(example("causal", [9]))
+    with pytest.raises(UnsupportedError) as raised:
+        bind(example("varlen_causal", [4, 5]))
+    assert (raised.value.reason_code, raised.value.reason) == (
+        "device",
+        "on compute capability 12 stats of packed sequences are laid out otherwise",
+    )
 
 
 def test_fa3_of_two_packages_is_not_mixed_up(monkeypatch, request):

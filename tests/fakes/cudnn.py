@@ -256,6 +256,10 @@ class Graph:
             assert tensor.uid is not None
             assert len(tensor.dim) == len(tensor.stride) == 4
             assert (tensor.offset is not None) == (self._of_entries is not None)
+        if self._of_entries is None and self._inputs["q"].dim[2] > self._inputs["k"].dim[2]:
+            # sdpa_support_surface.h: only with a padding mask
+            assert not self._bottom_right or self._bounds == (None, None)
+            assert self._bounds[0] is None
         self._steps.append("validate")
 
     def build_operation_graph(self):

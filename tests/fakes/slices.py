@@ -98,6 +98,7 @@ def install_magi(monkeypatch, log, *, has_fa4=True):
     ):
         log.note("backward")
         assert lse.shape == q.shape[:2]
+        assert lse.mT.is_contiguous()  # else it copies
         grads = attend_backward(do, q, k, v, o, lse.mT, attn_arg.cells(), softmax_scale)
         return *(grad.to(q.dtype) for grad in grads), None
 
