@@ -34,9 +34,10 @@ def compile_spec(
 
     Raises InputError when a mask refuses its parameters at one of the seqlens.
     """
-    compiler = _Compiler(spec, lengths, device)
+    compiler = _Compiler(spec, lengths)
     for index, sweep in enumerate(spec.sweeps):
         compiler.add(index, sweep)
+    unsupported, dense = compiler.judge(device)
     cases = tuple(compiler.cases.values())
     return Plan(
         name=spec.name,
@@ -50,8 +51,8 @@ def compile_spec(
         workloads=compiler.workloads,
         cases=cases,
         jobs=group_jobs(cases, runner=spec.runner, image=image),
-        unsupported=compiler.unsupported,
-        dense=frozenset(compiler.dense),
+        unsupported=unsupported,
+        dense=dense,
     )
 
 
@@ -76,17 +77,15 @@ class _Ask:
 class _Compiler:
     """Collects nodes while the sweeps are walked; what is asked twice is held once."""
 
-    def __init__(self, spec: Spec, lengths: Lengths | None, device: Device | None) -> None:
+    def __init__(self, spec: Spec, lengths: Lengths | None) -> None:
         self._spec = spec
         self._lengths = lengths
         self._sha256 = None if lengths is None else lengths.sha256
-        self._verdicts = Verdicts(spec.shape, device)
+        self._asked: dict[int, Asked] = {}  # by identity: cases share their implementations, which the spec holds
         self.samples: dict[str, SampleNode] = {}
         self.masks: dict[str, MaskNode] = {}
         self.workloads: dict[str, Workload] = {}
         self.cases: dict[str, Case] = {}
-        self.unsupported: dict[str, Unsupported] = {}
-        self.dense: set[str] = set()
 
     def add(self, index: int, sweep: Sweep) -> None:
         """Walk one sweep: mask by mask, length by length, so that what is measured together stands together."""
@@ -102,6 +101,22 @@ class _Compiler:
                             continue
                         workload = workload or self._workload(mask, seqlen, num_packs)
                         self._add_case(index, sweep, workload, ask, pass_, cp_size)
+
+    def judge(self, device: Device | None) -> tuple[dict[str, Unsupported], frozenset[str]]:
+        """What cannot run on `device` and why, by case_id, and the cases that take a dense mask."""
+        verdicts = Verdicts(self.masks.values(), shape=self._spec.shape, device=device)
+        unsupported: dict[str, Unsupported] = {}
+        dense: list[str] = []
+        for case in self.cases.values():
+            asked = self._asked[id(case.implementation)]
+            verdict = verdicts.ask(
+                asked, case.workload.mask_node, needs_backward=case.pass_ != "fwd", cp_size=case.cp_size
+            )
+            if verdict.refused is not None:
+                unsupported[case.case_id] = verdict.refused
+            elif verdict.dense:
+                dense.append(case.case_id)
+        return unsupported, frozenset(dense)
 
     def _add_case(self, index: int, sweep: Sweep, workload: Workload, ask: _Ask, pass_: Pass, cp_size: int) -> None:
         case_id = identity.case_id(
@@ -119,11 +134,7 @@ class _Compiler:
             env=ask.item.env,
             sweep=index,
         )
-        verdict = self._verdicts.ask(ask.asked, workload.mask_node, needs_backward=pass_ != "fwd", cp_size=cp_size)
-        if verdict.refused is not None:
-            self.unsupported[case_id] = verdict.refused
-        elif verdict.dense:
-            self.dense.add(case_id)
+        self._asked[id(ask.item.implementation)] = ask.asked
 
     def _workload(self, mask: _Mask, seqlen: int, num_packs: int) -> Workload:
         packs = self._pack_content(mask.module, seqlen, num_packs)

@@ -3,13 +3,16 @@
 A kernel is asked with the slices of example documents at the real seqlen. A yes is shared by all masks of one pattern:
 the worker asks again with the real slices, so a wrong yes costs nothing. It is even asked about a shorter sequence of
 that pattern, since lowering a long one can take seconds. A no is the kernel's answer to the mask's own slices, because
-nobody asks again; it is shared by masks of exactly the same structure once two of them were refused in the same words.
+nobody asks again; it is shared by masks of exactly the same structure once two of them were refused in the same words,
+and, where one mask has many lengths, by those between two that have its pattern and were refused in the same words.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
 from types import ModuleType
 from typing import Any
 
@@ -27,6 +30,8 @@ from attnspec.units import format_count
 from attnspec.wire import Implementation
 
 _SHORT_SEQLENS = (2048, 8192, 32768, 131072)
+_FEW_LENGTHS = 16
+"""Up to this many lengths of one mask are looked at one by one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,40 +77,50 @@ _Key = tuple[str, bool]
 """Which implementation, and whether a backward follows."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False)
 class _Pattern:
     """What is known of all masks of one pattern: a short one of them, and what was said about that."""
 
     short: AttnSlices
-    answers: dict[_Key, Verdict]
+    answers: dict[_Key, Verdict] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Example:
-    """A mask over example documents, and what was said about it where its pattern was refused."""
+    """A mask node with its pattern, and what was said about its own slices where the pattern was refused.
 
-    slices: AttnSlices
+    ends: mask_ids of the shortest and longest node of the same mask and pattern, where there are many lengths.
+    """
+
+    node: MaskNode
     pattern: _Pattern
-    answers: dict[_Key, Verdict]
+    ends: tuple[str, str] | None = None
+    answers: dict[_Key, Verdict] = field(default_factory=dict)
 
 
 class Verdicts:
-    """Asks plug-ins and remembers. One object serves one shape; `device` None means that nobody has looked at one."""
+    """Asks plug-ins about mask nodes and remembers.
 
-    def __init__(self, shape: Shape, device: Device | None) -> None:
+    nodes: all that will be asked about. shape: of every case. device: None means that nobody has looked at one. Raises
+    InputError when a mask refuses its own parameters or lengths.
+    """
+
+    def __init__(self, nodes: Iterable[MaskNode], *, shape: Shape, device: Device | None) -> None:
         self._shape = shape
         self._device = device
         self._limits: dict[tuple[str, bool, int], Verdict] = {}
         self._patterns: dict[bytes, _Pattern] = {}
         self._examples: dict[str, _Example] = {}
         self._words: dict[tuple[str, bool, bytes], tuple[Verdict, bool]] = {}
+        for family in _families(nodes):
+            self._survey(family)
 
     def ask(self, asked: Asked, node: MaskNode, *, needs_backward: bool, cp_size: int) -> Verdict:
-        """What the plug-ins say about a case. Raises InputError when the mask refuses its own parameters or lengths."""
-        example = self._examples.get(node.mask_id) or self._example(node)
+        """What the plug-ins say about a case."""
+        example = self._examples[node.mask_id]
         limits = (asked.key, needs_backward, cp_size)
         if limits not in self._limits:
-            self._limits[limits] = self._check_limits(asked, example.slices, needs_backward, cp_size)
+            self._limits[limits] = self._check_limits(asked, example.pattern.short, needs_backward, cp_size)
         if self._limits[limits].refused is not None or asked.strategy is not None:
             return self._limits[limits]
         key = (asked.key, needs_backward)
@@ -114,19 +129,61 @@ class Verdicts:
             alike[key] = self._lower(asked, example.pattern.short, needs_backward)
         if alike[key].refused is None:
             return alike[key]
-        if key not in example.answers:
-            example.answers[key] = self._ask_itself(asked, example.slices, needs_backward)
-        return example.answers[key]
+        if key not in example.answers and example.ends is not None:
+            low, high = (self._itself(self._examples[end], asked, needs_backward) for end in example.ends)
+            if low.refused is not None and low == high:
+                example.answers[key] = low
+        return self._itself(example, asked, needs_backward)
 
-    def _ask_itself(self, asked: Asked, slices: AttnSlices, needs_backward: bool) -> Verdict:
-        same = (asked.key, needs_backward, structure(slices))
-        known, agreed = self._words.get(same, (None, False))
-        if known is not None and agreed:
-            return known
-        answer = self._lower(asked, slices, needs_backward)
-        if answer.refused is not None:
-            self._words[same] = answer, answer == known
-        return answer
+    def _survey(self, family: Sequence[MaskNode]) -> None:
+        """Find the pattern of every node of one mask, by rising length; between equal patterns none is looked for."""
+        last = len(family) - 1
+        looked = range(last + 1) if last < _FEW_LENGTHS else (0, last)
+        patterns = {index: self._look(family[index]) for index in looked}
+        between = [(0, last)] if last > 0 else []
+        while between:
+            low, high = between.pop()
+            if patterns[low] is patterns[high]:
+                for index in range(low + 1, high):
+                    patterns.setdefault(index, patterns[low])
+            elif high - low > 1:
+                middle = (low + high) // 2
+                if middle not in patterns:
+                    patterns[middle] = self._look(family[middle])
+                between += [(low, middle), (middle, high)]
+        ends: dict[int, tuple[str, str]] = {}
+        if last >= _FEW_LENGTHS:
+            for index, node in enumerate(family):
+                ends[id(patterns[index])] = (ends.get(id(patterns[index]), (node.mask_id,))[0], node.mask_id)
+        for index, node in enumerate(family):
+            end = ends.get(id(patterns[index]))
+            self._examples[node.mask_id] = _Example(node=node, pattern=patterns[index], ends=end)
+
+    def _look(self, node: MaskNode) -> _Pattern:
+        try:
+            slices = example_slices(node, node.seqlen_q)
+        except InputError as error:
+            raise InputError(f"mask {node.mask} at seqlen {format_count(node.seqlen_q)}: {error}") from None
+        digest = pattern(slices)
+        if digest not in self._patterns:
+            self._patterns[digest] = _Pattern(short=_shortest(node, digest) or slices)
+        elif slices.seqlen_q < self._patterns[digest].short.seqlen_q:
+            self._patterns[digest].short = slices
+        return self._patterns[digest]
+
+    def _itself(self, example: _Example, asked: Asked, needs_backward: bool) -> Verdict:
+        """The answer to a mask's own slices, or to those of two others that have exactly their structure."""
+        key = (asked.key, needs_backward)
+        if key not in example.answers:
+            slices = example_slices(example.node, example.node.seqlen_q)
+            same = (*key, structure(slices))
+            known, agreed = self._words.get(same, (None, False))
+            if known is None or not agreed:
+                answer = self._lower(asked, slices, needs_backward)
+                self._words[same] = answer, answer == known and answer.refused is not None
+                known = answer
+            example.answers[key] = known
+        return example.answers[key]
 
     def _check_limits(self, asked: Asked, slices: AttnSlices, needs_backward: bool, cp_size: int) -> Verdict:
         problem = self._problem(slices, needs_backward)
@@ -153,42 +210,40 @@ class Verdicts:
     def _problem(self, slices: AttnSlices, needs_backward: bool) -> Problem:
         return Problem(shape=self._shape, slices=slices, needs_backward=needs_backward, device=self._device)
 
-    def _example(self, node: MaskNode) -> _Example:
-        module = plugins.load("masks", node.mask)
-        params = plugins.make_params(module, node.params)
-        try:
-            slices = example_slices(module, params, node, node.seqlen_q)
-        except InputError as error:
-            raise InputError(f"mask {node.mask} at seqlen {format_count(node.seqlen_q)}: {error}") from None
-        digest = pattern(slices)
-        if digest not in self._patterns:
-            short = _shortest(module, params, node, digest) or slices
-            self._patterns[digest] = _Pattern(short=short, answers={})
-        self._examples[node.mask_id] = _Example(slices=slices, pattern=self._patterns[digest], answers={})
-        return self._examples[node.mask_id]
-
 
 def _refusal(error: UnsupportedError) -> Verdict:
     return Verdict(refused=Unsupported(reason_code=error.reason_code, reason=error.reason))
 
 
-def example_slices(module: ModuleType, params: Any, node: MaskNode, seqlen: int) -> AttnSlices:
+def example_slices(node: MaskNode, seqlen: int) -> AttnSlices:
     """The slices of a mask node over example documents, at its own seqlen_q or as a shorter likeness of it.
 
     Raises InputError when the mask refuses its parameters or lengths.
     """
+    module = plugins.load("masks", node.mask)
+    params = plugins.make_params(module, node.params)
     if seqlen != node.seqlen_q and node.seqlen_k != node.seqlen_q:
         params = dataclasses.replace(params, seqlen_k=max(1, node.seqlen_k * seqlen // node.seqlen_q))
     docs = example_documents(seqlen, node.sample.max_doc_fraction) if module.USES_DOCUMENTS else [seqlen]
     return make_slices(module, params, docs, seqlen)
 
 
-def _shortest(module: ModuleType, params: Any, node: MaskNode, digest: bytes) -> AttnSlices | None:
+def _families(nodes: Iterable[MaskNode]) -> Iterator[list[MaskNode]]:
+    """Nodes of one mask, parameters and share of documents, by rising length."""
+    held: dict[tuple[str, str, Fraction | None], list[MaskNode]] = {}
+    for node in nodes:
+        key = (node.mask, canonical_json(dict(node.params)), node.sample.max_doc_fraction)
+        held.setdefault(key, []).append(node)
+    for family in held.values():
+        yield sorted(family, key=lambda node: node.seqlen_q)
+
+
+def _shortest(node: MaskNode, digest: bytes) -> AttnSlices | None:
     for seqlen in _SHORT_SEQLENS:
         if seqlen >= node.seqlen_q:
             break
         try:
-            slices = example_slices(module, params, node, seqlen)
+            slices = example_slices(node, seqlen)
         except InputError:
             continue  # the mask's own parameters need the longer sequence
         if pattern(slices) == digest:

@@ -13,6 +13,7 @@ from attnspec.masks import make_slices
 from attnspec.plan import base_rows
 from attnspec.plan.expect import tensor_bytes
 from attnspec.plan.structure import example_documents
+from attnspec.plan.verdicts import example_slices
 from attnspec.record.status import Status, check_outcome
 from attnspec.spec import Spec
 from attnspec.support import Device, Problem
@@ -108,6 +109,35 @@ def test_equal_words_for_one_structure_are_not_asked_a_third_time(monkeypatch):
     assert asked == [2048, 4096, 2048, 4096, 8192, 8192]  # the short likeness, then two of five: fwd and bwd
     assert len(plan.unsupported) == 10
     assert reasons(plan) == [("no_lowering", "never")]
+
+
+def test_many_lengths_between_two_refused_in_the_same_words_are_refused_unasked(monkeypatch):
+    asked = []
+
+    def lower(problem, params, provider):
+        asked.append(problem.slices.seqlen_q)
+        if len(problem.slices) > 12:
+            raise UnsupportedError("no_lowering", "too many slices")
+
+    monkeypatch.setattr(plugins.load("kernels", "any_kernel"), "lower", lower)
+    lengths = [1024 * step for step in range(1, 101)]
+    plan = compiled(kernel_spec(["any_kernel"], [{"varlen_block_causal": {"block": 1024}}], lengths))
+    refused = {case.workload.mask_node.seqlen_q for case in plan.cases if case.case_id in plan.unsupported}
+    exact = {length for length in lengths if len(own_slices(plan, length)) > 12}
+    assert refused <= exact  # never a wrong no
+    assert len(refused) >= len(exact) - 2 > 50
+    assert len(asked) < 30
+
+
+def own_slices(plan, seqlen):
+    return example_slices(next(node for node in plan.masks.values() if node.seqlen_q == seqlen), seqlen)
+
+
+def test_words_that_differ_are_asked_for_at_every_length():
+    lengths = [512 * step for step in range(1, 41)]
+    plan = compiled(kernel_spec(["one_slice"], [{"sliding_window_causal": {"window": 4096}}], lengths))
+    refused = [plan.unsupported[case.case_id].reason for case in plan.cases if case.case_id in plan.unsupported]
+    assert refused == [f"{length} tokens in 2 slices" for length in lengths if length > 4096 for _ in ("fwd", "bwd")]
 
 
 def test_a_no_speaks_of_the_masks_own_slices():
