@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from attnspec import plugins
+from attnspec.execute.joint import Agreement
 from attnspec.execute.prepared import prepare_kernel
 from attnspec.execute.strategy import plan_strategy, prepare_strategy
 from attnspec.execute.tensors import make_tensors
@@ -35,11 +36,11 @@ def implementation(strategy, kernel="reference", strategy_params=None, **kernel_
     )
 
 
-def run_strategy(ranks, asked, shape, slices, docs, transport=None):
+def run_strategy(ranks, asked, shape, slices, docs):
     """(tokens, results) of one rank: out, lse, dq at its queries, dk, dv at its keys, as float64 arrays."""
     problem = Problem(shape=shape, slices=slices, needs_backward=True, device=CPU)
     plan = plan_strategy(asked, problem, np.asarray(docs), ranks.size)
-    prepared = prepare_strategy(asked, problem, "torch", plan, transport or ranks.transport)
+    prepared = prepare_strategy(asked, problem, "torch", plan, Agreement(ranks, str))
     tensors = tensors_of(shape, slices, prepared.q_rows, prepared.k_rows)
     prepared.load(tensors)
     bound = prepared.bound

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -69,6 +70,12 @@ class Ranks:
         """Wait until all ranks are here."""
         if self.size > 1:
             dist.barrier()
+
+    def line_up(self, device: torch.device) -> Callable[[], None]:
+        """What enqueues a one-element all-reduce on the current stream: no host waits, and devices go on together."""
+        assert isinstance(self.transport, GroupTransport)
+        transport, signal = self.transport, torch.zeros(1, device=device)
+        return lambda: transport.reduce(signal)
 
 
 def _group(device: torch.device, timeout: timedelta) -> dist.ProcessGroup:

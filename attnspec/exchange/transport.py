@@ -83,6 +83,10 @@ class GroupTransport:
             return _Done()
         return _Works(dist.batch_isend_irecv(batch), (*sends, *receives))
 
+    def reduce(self, total: Tensor) -> None:
+        """The sum over ranks, in place; the current stream waits for it."""
+        dist.all_reduce(total, group=self._groups[Channel.INNER])
+
     def gather(self, part: Tensor, whole: Tensor) -> None:
         """One all-gather."""
         _all_gather(whole.view(-1), part.view(-1), group=self._groups[Channel.INNER])

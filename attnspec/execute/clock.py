@@ -48,7 +48,10 @@ class Clock(Protocol):
 
 
 class CpuClock:
-    """Host time around each call. Caches are left as the previous iteration leaves them."""
+    """Host time around each call. Caches are left as the previous iteration leaves them.
+
+    align: waits for the other ranks right before each call.
+    """
 
     flush_bytes = 0
 
@@ -57,8 +60,9 @@ class CpuClock:
         *,
         now_ns: Callable[[], int] = time.perf_counter_ns,
         unix_ns: Callable[[], int] = time.time_ns,
+        align: Callable[[], None] | None = None,
     ) -> None:
-        self.now_ns, self.unix_ns = now_ns, unix_ns
+        self.now_ns, self.unix_ns, self.align = now_ns, unix_ns, align
 
     def timer(self, step: Step) -> CpuTimer:
         """A timer of one step."""
@@ -81,6 +85,8 @@ class CpuTimer:
             for _ in range(iterations):
                 if self._step.before is not None:
                     self._step.before()
+                if self._clock.align is not None:
+                    self._clock.align()
                 started = self._clock.unix_ns()
                 begin = self._clock.now_ns()
                 result = self._step.run()

@@ -34,6 +34,7 @@ _events: Any = torch.cuda.Event
 class _Enqueued:
     started_ns: int
     host_ns: int
+    late: bool
     start: Any
     end: Any
     after: Any
@@ -42,8 +43,9 @@ class _Enqueued:
 class CudaClock:
     """The clock of one CUDA device and its current stream.
 
-    align: enqueues what lines the ranks up right before the start event, never waiting on the host. streams: other
-    streams that an iteration may use; the end event waits for them.
+    align: enqueues what lines the ranks up right before the start event, never waiting on the host. agree: which of
+    some iterations were late on any rank, so that all take the same ones again. streams: other streams that an
+    iteration may use; the end event waits for them.
     """
 
     def __init__(
@@ -51,9 +53,10 @@ class CudaClock:
         device: torch.device,
         *,
         align: Callable[[], None] | None = None,
+        agree: Callable[[Sequence[bool]], Sequence[bool]] = list,
         streams: Callable[[], Sequence[torch.cuda.Stream]] = tuple,
     ) -> None:
-        self.device, self.align, self.streams = device, align, streams
+        self.device, self.align, self.agree, self.streams = device, align, agree, streams
         self.nvml = Nvml.of(device)
         self.flush_bytes = max(2 * int(torch.cuda.get_device_properties(device).L2_cache_size), 2**26)
         self._flushed = torch.empty(self.flush_bytes // 4, dtype=torch.int32, device=device)
@@ -111,9 +114,9 @@ class CudaTimer:
         enqueued: list[_Enqueued] = []
         with no_garbage_collection():
             while len(enqueued) < iterations:
-                one = self._enqueue()
-                if self._in_time(one):
-                    enqueued.append(one)
+                taken = [self._enqueue() for _ in range(iterations - len(enqueued))]
+                late = self._clock.agree([one.late for one in taken])
+                enqueued += [one for one, is_late in zip(taken, late, strict=True) if not is_late]
             throttled = None if self._clock.nvml is None else self._clock.nvml.throttled()
             self._clock.synchronize()
         return [self._sample(one, throttled) for one in enqueued]
@@ -137,25 +140,26 @@ class CudaTimer:
         end.record()
         _spin(CLOCK_CYCLES)
         after.record()
+        late = self._is_late(start, host_ns)
         del result
-        return _Enqueued(started_ns=started_ns, host_ns=host_ns, start=start, end=end, after=after)
+        return _Enqueued(started_ns=started_ns, host_ns=host_ns, late=late, start=start, end=end, after=after)
 
-    def _in_time(self, one: _Enqueued) -> bool:
-        """Whether the device waited for the host; if not, the iteration is taken again under a longer hold."""
+    def _is_late(self, start: Any, host_ns: int) -> bool:
+        """Whether the host kept the device waiting; then the iteration is taken again, under a longer hold."""
         if not self.held:
-            return True
-        self._host_ns.append(one.host_ns)
-        if not one.start.query():
+            return False
+        self._host_ns.append(host_ns)
+        if not start.query():
             self._retakes = 0
             self._hold_ns = min(2 * median(self._host_ns) + LEAST_HOLD_NS / 2, MOST_HOLD_NS)
             self._hold_ns = max(self._hold_ns, LEAST_HOLD_NS)
-            return True
+            return False
         self._retakes += 1
         self._hold_ns = min(2 * self._hold_ns, MOST_HOLD_NS)
         if self._retakes <= MAX_RETAKES:
-            return False
+            return True
         self.held, self._hold_ns = False, LEAST_HOLD_NS
-        return True
+        return False
 
     def _sample(self, one: _Enqueued, throttled: bool | None) -> Sample:
         return Sample(

@@ -6,7 +6,8 @@ import dataclasses
 import time
 
 from attnspec import plugins
-from attnspec.exchange.transport import Transport
+from attnspec.exchange.bound import BoundStrategy
+from attnspec.execute.joint import Agreement, JointStrategy
 from attnspec.execute.prepared import Prepared, kernel_params
 from attnspec.ids import canonical_json
 from attnspec.shape import Shape
@@ -31,7 +32,7 @@ def plan_strategy(implementation: Implementation, problem: Problem, docs: IntArr
 
 
 def prepare_strategy(
-    implementation: Implementation, problem: Problem, provider: str, plan: Sharding, transport: Transport
+    implementation: Implementation, problem: Problem, provider: str, plan: Sharding, agreement: Agreement
 ) -> Prepared:
     """Lower and bind this rank's part. Raises UnsupportedError where the kernel cannot compute one of its calls."""
     assert implementation.strategy is not None and problem.device is not None
@@ -46,10 +47,11 @@ def prepare_strategy(
         bound: BoundKernel = module.bind(lowered, part, params, provider, problem.device)
         return bound
 
+    transport = agreement.ranks.transport
     started = time.perf_counter()
-    bound = strategy.bind(plan, bind, transport, problem.device, needs_backward=problem.needs_backward)
+    bound: BoundStrategy = strategy.bind(plan, bind, transport, problem.device, needs_backward=problem.needs_backward)
     return Prepared(
-        bound=bound,
+        bound=JointStrategy(bound, agreement),
         needs_backward=problem.needs_backward,
         lower_s=time.perf_counter() - started,
         backend=bound.backend,

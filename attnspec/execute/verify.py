@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -93,6 +93,10 @@ class Checks:
             v_BSGD=tensors.v_BSGD,
         )
 
+    def over(self, q_rows: IntArray, k_rows: IntArray, reduce: Reduce) -> Checks:
+        """The same over what one rank holds; the oracle, which is over the whole sequence, is shared."""
+        return replace(self, q_rows=q_rows, k_rows=k_rows, reduce=reduce, _codes=None, _identities=None)
+
     def truth(self, partials: int) -> Truth:
         """The oracle, in units of plain attention in so many parts."""
         if partials not in self._truths:
@@ -141,15 +145,23 @@ class Checks:
 
 
 def verify(
-    prepared: Prepared, checks: Checks, tensors: Tensors, *, synchronize: Callable[[], None] = lambda: None
+    prepared: Prepared,
+    checks: Checks,
+    tensors: Tensors,
+    *,
+    synchronize: Callable[[], None] = lambda: None,
+    agree: Callable[[Finding], Finding] = lambda found: found,
 ) -> Verification:
-    """Verify, and leave `prepared` loaded. Whatever the implementation raises passes through."""
+    """Verify, and leave `prepared` loaded. Whatever the implementation raises passes through.
+
+    agree: makes of the ranks' findings of one check the one that stands for all.
+    """
     checks.ready(prepared.partials)  # shared by all implementations, so no part of this one's time
     synchronize()
     calls = _Calls(prepared, synchronize)
     started = time.perf_counter()
     worst = Finding(error=0.0, bound=BOUND_OUT)
-    for found in _findings(prepared, checks, tensors, calls):
+    for found in map(agree, _findings(prepared, checks, tensors, calls)):
         if found.failed:
             worst = found
             break

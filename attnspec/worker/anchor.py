@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from attnspec.execute.clock import Clock
+from attnspec.execute.joint import Agreement
 from attnspec.execute.memory import release
-from attnspec.execute.prepared import prepare_kernel
 from attnspec.stats import median
-from attnspec.support import Problem
 from attnspec.wire import JobRequest
+from attnspec.worker.bench import open_benches
 from attnspec.worker.environment import Environment
-from attnspec.worker.inputs import read_slices, tensors_of
 from attnspec.worker.reporter import CaseState, Reporter
 
 MOST_SECONDS = 1.0
@@ -20,8 +19,8 @@ MOST_SECONDS = 1.0
 class Anchor:
     """Notes the anchor's first pack when it is measured in its place, and once more at the end."""
 
-    def __init__(self, request: JobRequest, reporter: Reporter) -> None:
-        self._request, self._reporter = request, reporter
+    def __init__(self, request: JobRequest, reporter: Reporter, agreement: Agreement) -> None:
+        self._request, self._reporter, self._agreement = request, reporter, agreement
         self._case: CaseState | None = None
 
     def measured(self, case: CaseState, pack: int, samples_ns: Sequence[Sequence[float]]) -> None:
@@ -37,28 +36,28 @@ class Anchor:
             return
         self._reporter.phase(case, "measure")
         try:
-            self._note(case, "end", self._times(case, case.provider, environment, clock))
+            times = self._agreement.together(self._times, case, case.provider, environment, clock)
+            self._note(case, "end", times)
         except Exception as error:  # noqa: BLE001  (the anchor is a witness; its case has its outcome already)
             self._reporter.message(f"the anchor {case.case_id} could not be measured again: {error}")
         release(environment.device)
 
     def _times(self, case: CaseState, provider: str, environment: Environment, clock: Clock) -> list[float]:
-        workload, pass_ = case.workload, case.request.pass_
+        pass_, asked = case.request.pass_, case.request.implementation
         needs_backward = pass_ != "fwd"
-        problem = Problem(
-            shape=workload.shape,
-            slices=read_slices(self._request.run_dir, workload)[0],
-            needs_backward=needs_backward,
-            device=environment.support,
+        benches = open_benches(
+            self._request, case.workload, environment, self._agreement, needs_backward=needs_backward
         )
-        prepared = prepare_kernel(case.request.implementation, problem, provider)
-        prepared.load(tensors_of(workload, environment.device, needs_backward=needs_backward))
-        timer = clock.timer(prepared.step(pass_))
+        bench = benches.pack(0)
+        prepared, tensors = bench.prepare(asked, provider, needs_backward=needs_backward)
+        prepared.load(tensors)
+        timer = bench.timer(clock, prepared, prepared.step(pass_))
         timer.round(1)
-        warm_s = timer.round(1)[0].elapsed_ns / 1e9
+        (warm_ns,) = self._agreement.largest([timer.round(1)[0].elapsed_ns])
+        warm_s = warm_ns / 1e9
         fitting = int(MOST_SECONDS / warm_s) if warm_s > 0 else self._request.measure.min_iters
         iterations = max(2, min(self._request.measure.min_iters, fitting))
-        return [float(sample.elapsed_ns) for sample in timer.round(iterations)]
+        return self._agreement.largest([float(sample.elapsed_ns) for sample in timer.round(iterations)])
 
     def _note(self, case: CaseState, when: str, samples_ns: Sequence[float]) -> None:
         found = {

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from attnspec.errors import UnsupportedError
 from attnspec.execute.device_kernels import FallbackError
+from attnspec.execute.joint import JointFailure
 from attnspec.execute.memory import out_of_memory
 from attnspec.execute.rounds import InvalidTimeError, NoSamplesError
 from attnspec.record.status import Status
@@ -32,6 +34,8 @@ def failure_of(error: Exception) -> Failure:
     if memory is not None:
         return Failure(status=Status.OOM, reason_code=memory, reason=_text(error))
     match error:
+        case JointFailure():
+            return _told(error)
         case UnsupportedError():
             return Failure(status=Status.UNSUPPORTED, reason_code=error.reason_code, reason=error.reason)
         case FallbackError():
@@ -41,6 +45,14 @@ def failure_of(error: Exception) -> Failure:
         case NoSamplesError():
             return Failure(status=Status.ERROR, reason_code="no_samples", reason=str(error))
     return Failure(status=Status.ERROR, reason_code="exception", reason=_text(error))
+
+
+def _told(error: JointFailure) -> Failure:
+    """What a rank told; who it was matters where ranks may differ."""
+    told: Failure = error.failure
+    if told.status is Status.UNSUPPORTED:
+        return told
+    return dataclasses.replace(told, reason=f"rank {error.rank}: {told.reason}")
 
 
 def _text(error: Exception) -> str:

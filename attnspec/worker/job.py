@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from attnspec.execute.clock import Clock
+from attnspec.execute.joint import Agreement
 from attnspec.wire import JobRequest, WorkloadRequest
 from attnspec.worker.anchor import Anchor
 from attnspec.worker.environment import Environment, conditions
@@ -10,14 +11,16 @@ from attnspec.worker.reporter import CaseState, Reporter
 from attnspec.worker.workload_run import WorkloadRun
 
 
-def run_job(request: JobRequest, environment: Environment, clock: Clock, reporter: Reporter) -> None:
+def run_job(
+    request: JobRequest, environment: Environment, clock: Clock, reporter: Reporter, agreement: Agreement
+) -> None:
     """Say hello, measure, say bye. Raises DeviceLostError and JournalError; everything else is an outcome."""
     reporter.hello()
     reporter.note("conditions", {"when": "start", **conditions(environment), "flush_bytes": clock.flush_bytes})
-    anchor = Anchor(request, reporter)
+    anchor = Anchor(request, reporter, agreement)
 
     def run(workload: WorkloadRequest, cases: list[CaseState]) -> None:
-        WorkloadRun(request, workload, environment, clock, reporter, anchor.measured).run(cases)
+        WorkloadRun(request, workload, environment, clock, reporter, anchor.measured, agreement).run(cases)
 
     solo: list[CaseState] = []
     for workload in request.workloads:

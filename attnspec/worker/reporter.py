@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import sys
 import traceback
 from collections.abc import Sequence
@@ -10,8 +11,10 @@ from typing import Any
 
 from attnspec.execute.clock import Sample
 from attnspec.execute.verify import Verification, worst_of
+from attnspec.ids import canonical_json
 from attnspec.record.journal import JournalWriter
 from attnspec.record.status import Status
+from attnspec.sharding.sharding import Sharding, comm_bytes
 from attnspec.wire import CaseRequest, Event, WorkloadRequest
 from attnspec.worker.control import EventStream, Stop
 from attnspec.worker.environment import Environment
@@ -36,14 +39,31 @@ class CaseState:
     kernel_names: tuple[str, ...] | None = None
     peak_memory_bytes: int | None = None
     comm_bytes: int | None = None
-    load_imbalance: float | None = None
     padding_tokens: int | None = None
+    exposed_comm_ms: list[float] = field(default_factory=list)
+    areas_most: int = 0
+    areas_mean: float = 0.0
     ended: bool = False
 
     @property
     def case_id(self) -> str:
         """The case."""
         return self.request.case_id
+
+    @property
+    def load_imbalance(self) -> float | None:
+        """Over all packs; None for a kernel alone."""
+        if self.mesh is None:
+            return None
+        return self.areas_most / self.areas_mean if self.areas_mean else 1.0
+
+    def add_plan(self, plan: Sharding) -> None:
+        """What a strategy's plan for one pack tells."""
+        self.mesh = canonical_json(dict(plan.mesh))
+        self.comm_bytes = max(self.comm_bytes or 0, comm_bytes(plan, self.request.pass_))
+        self.padding_tokens = (self.padding_tokens or 0) + plan.padding_tokens
+        self.areas_most += max(plan.areas)
+        self.areas_mean += sum(plan.areas) / plan.num_ranks
 
 
 class Reporter:
@@ -153,6 +173,7 @@ class Reporter:
             "peak_memory_bytes": case.peak_memory_bytes,
             "comm_bytes": case.comm_bytes,
             "load_imbalance": case.load_imbalance,
+            "exposed_comm_ms": statistics.fmean(case.exposed_comm_ms) if case.exposed_comm_ms else None,
             "padding_tokens": case.padding_tokens,
             "image_digest": self._environment.facts["image_id"],
         }

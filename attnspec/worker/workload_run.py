@@ -15,21 +15,24 @@ from attnspec import plugins
 from attnspec.errors import AttnspecError
 from attnspec.execute.clock import Clock, Sample
 from attnspec.execute.device_kernels import check_kernels, device_kernels
+from attnspec.execute.joint import Agreement, JointStrategy
 from attnspec.execute.memory import allocated_bytes, peak_bytes, release
-from attnspec.execute.prepared import Prepared, prepare_kernel
+from attnspec.execute.prepared import Prepared
 from attnspec.execute.providers import choose
 from attnspec.execute.rounds import Timed, interleave
 from attnspec.execute.tensors import Tensors
-from attnspec.execute.verify import Checks, verify
+from attnspec.execute.verify import verify
 from attnspec.record.keys import result_key
 from attnspec.record.status import Status
-from attnspec.slices import AttnSlices
-from attnspec.support import Problem
+from attnspec.stats import median
 from attnspec.wire import Implementation, JobRequest, WorkloadRequest
+from attnspec.worker.bench import Bench, Benches, open_benches
 from attnspec.worker.environment import Environment
 from attnspec.worker.failures import failure_of
-from attnspec.worker.inputs import read_slices, tensors_of
 from attnspec.worker.reporter import CaseState, Reporter
+
+COMPUTE_ITERATIONS = 5
+"""Timed iterations of a strategy's computation alone."""
 
 
 class DeviceLostError(AttnspecError):
@@ -71,9 +74,11 @@ class WorkloadRun:
         clock: Clock,
         reporter: Reporter,
         on_measured: Measured,
+        agreement: Agreement,
     ) -> None:
         self.request, self.workload, self.environment = request, workload, environment
         self.clock, self.reporter, self.on_measured = clock, reporter, on_measured
+        self.agreement = agreement
         self._aside: list[Unit] = []
 
     def run(self, cases: Sequence[CaseState]) -> None:
@@ -82,18 +87,22 @@ class WorkloadRun:
         if not units:
             return
         try:
-            packs = read_slices(self.request.run_dir, self.workload)
-            needs_backward = any(unit.needs_backward for unit in units)
-            tensors = tensors_of(self.workload, self.environment.device, needs_backward=needs_backward)
+            benches = self.agreement.together(self._open, units)
         except Exception as error:  # noqa: BLE001  (without packs or tensors every case has this outcome)
             self._fail([case for unit in units for case in unit.cases], error)
             return
-        self._measure(units, packs, tensors)
+        self._measure(units, benches)
         while self._aside:
             unit = self._aside.pop(0)
             names = ", ".join(case.case_id for case in unit.cases)
             self.reporter.message(f"out of memory beside others, trying alone: {names}")
-            self._measure([unit], packs, tensors)
+            self._measure([unit], benches)
+
+    def _open(self, units: Sequence[Unit]) -> Benches:
+        needs_backward = any(unit.needs_backward for unit in units)
+        return open_benches(
+            self.request, self.workload, self.environment, self.agreement, needs_backward=needs_backward
+        )
 
     def _units(self, cases: Sequence[CaseState]) -> list[Unit]:
         """Cases that are to be measured, by bound implementation; all others get their outcome here."""
@@ -102,7 +111,8 @@ class WorkloadRun:
             implementation = case.request.implementation
             self.reporter.phase(case, "setup")
             try:
-                self._choose(case)
+                self.agreement.together(self._choose, case)
+                self._agree_on_key(case)
             except Exception as error:  # noqa: BLE001  (a broken library is this case's outcome)
                 self._fail([case], error)
                 continue
@@ -123,7 +133,6 @@ class WorkloadRun:
         implementation = case.request.implementation
         if implementation.strategy is not None:
             plugins.load("strategies", implementation.strategy)
-            raise AttnspecError("this worker measures kernels, not context-parallel strategies")
         module = plugins.load("kernels", implementation.kernel)
         case.provider, case.provider_version = choose(module, implementation.provider, self.environment.support)
         distribution = next(one.distribution for one in module.PROVIDERS if one.name == case.provider)
@@ -135,32 +144,39 @@ class WorkloadRun:
             self.environment.support.model,
         )
 
-    def _measure(self, units: list[Unit], packs: Sequence[AttnSlices], tensors: Tensors) -> None:
+    def _agree_on_key(self, case: CaseState) -> None:
+        """Raise unless all ranks found the same packages, devices and drivers."""
+        keys = self.agreement.exchange((case.provider, case.provider_version, case.result_key))
+        differing = next((rank for rank, key in enumerate(keys) if key != keys[0]), None)
+        if differing is not None:
+            theirs, ours = (" ".join(map(str, keys[rank][:2])) for rank in (differing, 0))
+            raise AttnspecError(
+                f"ranks differ: {case.request.implementation.kernel} is {theirs} on rank {differing} and {ours} on "
+                "rank 0, or the device or its driver is another"
+            )
+
+    def _measure(self, units: list[Unit], benches: Benches) -> None:
         """All packs of units that run together; those that are left at the end are ok."""
-        for number, slices in enumerate(packs):
+        for number in range(benches.num_packs):
             live = [unit for unit in units if unit.open_cases and unit.first_pack <= number]
             if live:
-                self._measure_pack(live, number, slices, tensors, alone=len(units) == 1)
+                self._measure_pack(live, number, benches.pack(number), alone=len(units) == 1)
         for unit in units:
             for case in unit.open_cases:
                 self.reporter.ok(case)
 
-    def _measure_pack(
-        self, units: list[Unit], number: int, slices: AttnSlices, tensors: Tensors, *, alone: bool
-    ) -> None:
-        checks = Checks.of(self.workload.workload_id, self.workload.shape, slices, tensors)
+    def _measure_pack(self, units: list[Unit], number: int, bench: Bench, *, alone: bool) -> None:
         for unit in units:
             try:
-                self._set_up(unit, number, slices, checks, tensors, alone=alone)
+                self.agreement.together(self._set_up, unit, number, bench, alone=alone)
             except Exception as error:  # noqa: BLE001  (whatever a library raises is its cases' outcome)
                 self._end_or_put_aside(unit, unit.open_cases, number, error, alone=alone)
-        del checks
         turns: dict[str, tuple[Unit, CaseState]] = {}
         timed: list[Timed] = []
         for unit in units:
             for case in unit.open_cases if unit.prepared is not None else ():
                 turns[case.case_id] = unit, case
-                timed.append(self._timed(unit, case, number))
+                timed.append(self._timed(unit, case, number, bench))
         interleave(
             timed,
             self.request.measure,
@@ -169,6 +185,7 @@ class WorkloadRun:
             on_failure=lambda one: self._end_or_put_aside(
                 turns[one.case_id][0], [turns[one.case_id][1]], number, one.error, alone=alone
             ),
+            agree=self.agreement.largest,
         )
         for one in timed:
             case = turns[one.case_id][1]
@@ -179,51 +196,52 @@ class WorkloadRun:
                         f"{case.case_id}: waits for the device itself, so its time holds launches too"
                     )
                 self.on_measured(case, number, one.samples_ns)
+        for one in timed:
+            unit, case = turns[one.case_id]
+            if one.error is None and bench.plan(unit.implementation) is not None:
+                self._measure_compute(unit, case, one, bench)
         timed.clear()
         turns.clear()
         for unit in units:
             unit.prepared = None
 
-    def _timed(self, unit: Unit, case: CaseState, number: int) -> Timed:
+    def _timed(self, unit: Unit, case: CaseState, number: int, bench: Bench) -> Timed:
         assert unit.prepared is not None and case.result_key is not None
         return Timed(
             case_id=case.case_id,
-            timer=self.clock.timer(unit.prepared.step(case.request.pass_)),
+            timer=bench.timer(self.clock, unit.prepared, unit.prepared.step(case.request.pass_)),
             rounds_done=self.request.rounds_done.get(case.result_key, {}).get(str(number), 0),
         )
 
     def _journal_round(self, one: Timed, case: CaseState, number: int, samples: Sequence[Sample]) -> None:
         self.reporter.round(case, number, one.next_round, samples)
 
-    def _set_up(
-        self, unit: Unit, number: int, slices: AttnSlices, checks: Checks, tensors: Tensors, *, alone: bool
-    ) -> None:
+    def _set_up(self, unit: Unit, number: int, bench: Bench, *, alone: bool) -> None:
         """Lower, bind, verify, look at what one iteration does. Leaves `unit.prepared`, or outcomes."""
         device, cases = self.environment.device, unit.open_cases
         self.reporter.phase(cases[0], "verify")
-        checks.ready(partials=1)
+        checks = bench.checks(unit.implementation)
         self.reporter.phase(cases[0], "setup")
         started, before_bytes = time.perf_counter(), allocated_bytes(device)
-        problem = Problem(
-            shape=self.workload.shape,
-            slices=slices,
-            needs_backward=unit.needs_backward,
-            device=self.environment.support,
+        prepared, tensors = self.agreement.together(
+            bench.prepare, unit.implementation, unit.provider, needs_backward=unit.needs_backward
         )
-        prepared = prepare_kernel(unit.implementation, problem, unit.provider)
         self.reporter.phase(cases[0], "verify")
-        found = verify(prepared, checks, tensors, synchronize=self.clock.synchronize)
+        found = verify(prepared, checks, tensors, synchronize=self.clock.synchronize, agree=bench.agree)
+        plan = bench.plan(unit.implementation)
         for case in cases:
             case.lower_s += prepared.lower_s
-            case.backend = prepared.backend
+            case.backend = next(filter(None, self.agreement.exchange(prepared.backend)), None)
             case.verifications.append(found)
+            if plan is not None:
+                case.add_plan(plan)
         own_bytes = allocated_bytes(device) - before_bytes
         for case in cases:
             try:
                 if found.status is Status.WRONG:
                     self.reporter.wrong(case, found)
                 else:
-                    self._inspect(prepared, case, tensors, own_bytes, first=number == 0)
+                    self.agreement.together(self._inspect, prepared, case, tensors, own_bytes, first=number == 0)
             except Exception as error:  # noqa: BLE001  (what one pass raises is that case's outcome)
                 self._end_or_put_aside(unit, [case], number, error, alone=alone)
             case.setup_s += time.perf_counter() - started
@@ -235,11 +253,28 @@ class WorkloadRun:
         device, step = self.environment.device, prepared.step(case.request.pass_)
         inputs_bytes = tensors.num_bytes if prepared.needs_backward else tensors.num_bytes_forward
         found_bytes = peak_bytes(step, device, inputs_bytes + own_bytes)
-        if found_bytes is not None:
-            case.peak_memory_bytes = max(found_bytes, case.peak_memory_bytes or 0)
+        of_ranks = [one for one in self.agreement.exchange(found_bytes) if one is not None]
+        if of_ranks:
+            case.peak_memory_bytes = max(*of_ranks, case.peak_memory_bytes or 0)
         if first:
             case.kernel_names = device_kernels(step, device)
             check_kernels(case.kernel_names, prepared.bound.expected_kernels)
+
+    def _measure_compute(self, unit: Unit, case: CaseState, one: Timed, bench: Bench) -> None:
+        """What of the time is not computation: a few iterations more, with nothing sent."""
+        prepared = unit.prepared
+        assert prepared is not None and isinstance(prepared.bound, JointStrategy)
+        try:
+            with prepared.bound.silent():
+                timer = bench.timer(self.clock, prepared, prepared.step(case.request.pass_))
+                timer.round(1)
+                taken = timer.round(COMPUTE_ITERATIONS)
+        except Exception as error:  # noqa: BLE001  (the case is measured; this figure of it is missing then)
+            self.reporter.message(f"{case.case_id}: the computation alone could not be timed: {error}")
+            return
+        (compute_ns,) = self.agreement.largest([median([sample.elapsed_ns for sample in taken])])
+        elapsed_ns = median([sample_ns for held in one.samples_ns for sample_ns in held])
+        case.exposed_comm_ms.append((elapsed_ns - compute_ns) / 1e6)
 
     def _end_or_put_aside(
         self, unit: Unit, cases: Sequence[CaseState], number: int, error: Exception | None, *, alone: bool

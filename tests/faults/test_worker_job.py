@@ -10,18 +10,22 @@ from worker_requests import QUICK, case, request, workload
 
 from attnspec import plugins
 from attnspec.errors import JournalError
+from attnspec.exchange.groups import Ranks
 from attnspec.execute.clock import CpuClock, Sample
+from attnspec.execute.joint import Agreement
 from attnspec.record.journal import JournalWriter, read_journal
 from attnspec.record.keys import result_key
 from attnspec.shape import Shape
 from attnspec.wire import Measure, WorkloadRequest
 from attnspec.worker.control import Stop
 from attnspec.worker.environment import look_around
+from attnspec.worker.failures import failure_of
 from attnspec.worker.job import run_job
 from attnspec.worker.reporter import Reporter
 from attnspec.worker.workload_run import DeviceLostError
 
 HERE = Path(__file__).parent
+ALONE = Agreement(Ranks.alone(), failure_of)
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +56,7 @@ class Ran:
         environment = look_around(asked, 0)
         with JournalWriter(folder / "journal", f"{asked.job_id}-rank{rank}", asked.attempt) as journal:
             reporter = Reporter(self.heard, journal, Stop(), environment, rank=rank)
-            run_job(asked, environment, clock or CpuClock(), reporter)
+            run_job(asked, environment, clock or CpuClock(), reporter, ALONE)
         self.journal = read_journal(folder / "journal")
         self.outcomes = {one.case_id: one for one in self.journal.outcomes if one.attempt == asked.attempt}
 
@@ -291,7 +295,7 @@ def test_a_lost_device_ends_the_worker_with_the_turn_at_the_culprit(tmp_path):
     with JournalWriter(tmp_path / "journal", "w", 1) as journal:
         reporter = Reporter(heard, journal, Stop(), environment, rank=0)
         with pytest.raises(DeviceLostError, match="the device does not answer after: later"):
-            run_job(asked, environment, DeadClock(), reporter)
+            run_job(asked, environment, DeadClock(), reporter, ALONE)
     assert [event for event in heard.events if event.kind == "outcome"] == []
     assert [event.case_id for event in heard.events if event.kind == "phase"][-1] == "late:raise fwd"
 

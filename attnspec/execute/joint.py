@@ -1,0 +1,205 @@
+"""Several ranks as one: a failure of any of them becomes the same failure on all of them, at the same point.
+
+All control messages are exchanges in lockstep, in which a rank gives either a value or its failure. Between them a rank
+whose kernel failed goes on exchanging data (`attnspec.exchange.guard`), so that nobody waits for it in vain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn, ParamSpec, TypeVar
+
+import torch.distributed as dist
+from torch import Tensor
+
+from attnspec.errors import AttnspecError
+from attnspec.exchange.bound import BoundStrategy, Grads, Inputs
+from attnspec.exchange.groups import Ranks
+from attnspec.exchange.guard import Guard
+from attnspec.exchange.transport import SilentTransport
+from attnspec.execute.clock import Sample, Timer
+from attnspec.execute.findings import Finding
+from attnspec.execute.rounds import InvalidTimeError, NoSamplesError
+from attnspec.support import Forward
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class JointFailure(AttnspecError):  # noqa: N818  (it stands for the error of another rank too)
+    """What went wrong on the first rank that failed. failure: as that rank describes it."""
+
+    def __init__(self, rank: int, failure: Any) -> None:
+        super().__init__(f"rank {rank}: {failure}")
+        self.rank, self.failure = rank, failure
+
+
+class Agreement:
+    """What the ranks of a job agree on. describe: an exception as something that travels and means an outcome."""
+
+    def __init__(self, ranks: Ranks, describe: Callable[[Exception], Any]) -> None:
+        self.ranks, self._describe = ranks, describe
+
+    def exchange(self, value: T) -> list[T]:
+        """The value of each rank. Raises JointFailure when one of them failed."""
+        return self._settled(self.ranks.share((True, value)), None)
+
+    def fail(self, error: Exception) -> NoReturn:
+        """Tell the others at their next exchange; raises the same as they."""
+        if self.ranks.size == 1:
+            raise error
+        self._settled(self.ranks.share((False, self._describe(error))), error)
+        raise AssertionError("a failure was shared and nobody saw it")
+
+    def together(self, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What `act` returns here, once it has succeeded on all ranks. Raises JointFailure when it failed on any."""
+        try:
+            made = act(*args, **kwargs)
+        except JointFailure:
+            raise
+        except Exception as error:  # noqa: BLE001  (every failure is told to the other ranks and raised again)
+            self.fail(error)
+        self.exchange(None)
+        return made
+
+    def largest(self, numbers: Sequence[float]) -> list[float]:
+        """The elementwise maximum over ranks. No rank may fail between the last exchange and this."""
+        return self.ranks.largest(list(numbers))
+
+    def any_of(self, flags: Sequence[bool]) -> list[bool]:
+        """Elementwise, whether it is so on any rank."""
+        return [any(column) for column in zip(*self.exchange(list(flags)), strict=True)]
+
+    def meet(self) -> None:
+        """Wait for all ranks. Raises JointFailure when one of them failed."""
+        self.exchange(None)
+        self.ranks.meet()
+
+    def worst(self, found: Finding) -> Finding:
+        """The worst finding of all ranks, a failed one before all others."""
+        every = self.exchange(found)
+        worst = every[0]
+        for one in every[1:]:
+            if (one.failed and not worst.failed) or (one.failed == worst.failed and one.exceeds(worst)):
+                worst = one
+        return worst
+
+    def total(self, partial: Tensor) -> Tensor:
+        """The sum over ranks."""
+        self.exchange(None)
+        if self.ranks.size == 1:
+            return partial
+        shared = partial.cpu().contiguous()
+        dist.all_reduce(shared)
+        return shared.to(partial.device)
+
+    def _settled(self, told: list[tuple[bool, Any]], own: Exception | None) -> list[Any]:
+        for rank, (succeeded, value) in enumerate(told):
+            if not succeeded:
+                raise JointFailure(rank, value) from own
+        return [value for _, value in told]
+
+
+class JointStrategy:
+    """A BoundKernel that fails on all ranks when it fails on one. Final.
+
+    Outside timing that shows after each call. While `timing`, calls of a rank that has failed exchange messages and
+    compute nothing; `settle` tells.
+    """
+
+    explicit_backward = False
+
+    def __init__(self, bound: BoundStrategy, agreement: Agreement) -> None:
+        self._bound, self._agreement = bound, agreement
+        self._error: Exception | None = None
+        self.timing = False
+        self.frees_graph, self.expected_kernels = bound.frees_graph, bound.expected_kernels
+        self.backend, self.lse_tolerance = bound.backend, bound.lse_tolerance
+
+    def load(self, q_BTND: Tensor, k_BSGD: Tensor, v_BSGD: Tensor) -> Inputs:
+        """As the strategy does."""
+        return self._agreement.together(self._bound.load, q_BTND, k_BSGD, v_BSGD)
+
+    def load_dout(self, dout_BTND: Tensor) -> Tensor:
+        """As the strategy does."""
+        return self._agreement.together(self._bound.load_dout, dout_BTND)
+
+    def load_forward(self, out_BTND: Tensor, lse_BNT: Tensor) -> Forward:
+        """Never called, as the strategy's."""
+        return self._bound.load_forward(out_BTND, lse_BNT)
+
+    def forward(self, inputs: Inputs) -> Forward:
+        """One forward."""
+        guard = Guard(self._error)
+        made = self._bound.forward_with(inputs, guard)
+        self._keep(guard)
+        return made
+
+    def backward(self, inputs: Inputs, forward: Forward, dout: Tensor) -> Grads:
+        """One backward."""
+        guard = Guard(self._error)
+        made = self._bound.backward_with(inputs, forward, dout, guard)
+        self._keep(guard)
+        return made
+
+    def canonical_out(self, forward: Forward) -> tuple[Tensor, Tensor | None]:
+        """As the strategy does; all ranks together. An lse that one rank has not is none."""
+        out_BTND, lse_BNT = self._agreement.together(self._bound.canonical_out, forward)
+        return out_BTND, lse_BNT if all(self._agreement.exchange(lse_BNT is not None)) else None
+
+    def canonical_grads(self, grads: Grads) -> Grads:
+        """As the strategy does."""
+        return self._agreement.together(self._bound.canonical_grads, grads)
+
+    @contextmanager
+    def silent(self) -> Iterator[None]:
+        """Exchange nothing inside: for timing the computation alone."""
+        transport = self._bound.transport
+        self._bound.transport = SilentTransport(transport.rank, transport.size)
+        try:
+            yield
+        finally:
+            self._bound.transport = transport
+
+    def settle(self) -> None:
+        """Raise on all ranks what went wrong on any while timing."""
+        error, self._error = self._error, None
+        if error is not None:
+            self._agreement.fail(error)
+        self._agreement.exchange(None)
+
+    def _keep(self, guard: Guard) -> None:
+        self._error = guard.error
+        if not self.timing:
+            self.settle()
+
+
+class JointTimer:
+    """A Timer whose rounds succeed on all ranks or fail on all."""
+
+    def __init__(self, timer: Timer, bound: JointStrategy, agreement: Agreement) -> None:
+        self._timer, self._bound, self._agreement = timer, bound, agreement
+
+    @property
+    def held(self) -> bool:
+        """As the device's own timer says."""
+        return bool(getattr(self._timer, "held", True))
+
+    def round(self, iterations: int) -> list[Sample]:
+        """One round of the rank's own samples."""
+        self._bound.timing = True
+        try:
+            return self._agreement.together(self._round, iterations)
+        finally:
+            self._bound.timing = False
+
+    def _round(self, iterations: int) -> list[Sample]:
+        taken = self._timer.round(iterations)
+        self._bound.settle()
+        if not taken:
+            raise NoSamplesError("the clock gave no samples")
+        for sample in taken:
+            if sample.elapsed_ns <= 0:
+                raise InvalidTimeError(f"an iteration took {sample.elapsed_ns} ns by the device's own clock")
+        return taken
