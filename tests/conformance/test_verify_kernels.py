@@ -62,7 +62,8 @@ def verified(kernel, backend, dtype, slices, seed, heads=(4, 2), head_dim=32):
 def test_right_kernels_verify(kernel, backend, dtype, seed):
     rng = np.random.default_rng([seed, len(dtype)])
     docs = rng.integers(1, 130, 3).tolist()
-    for slices in (*(example(name, docs) for name in rng.choice(NAMES, 3, replace=False)), *ODD.values()):
+    odd = ODD[list(ODD)[int(rng.integers(len(ODD)))]]
+    for slices in (*(example(name, docs) for name in rng.choice(NAMES, 2, replace=False)), odd):
         found = verified(kernel, backend, dtype, slices, seed)
         assert found.status is Status.OK, found.reason
 

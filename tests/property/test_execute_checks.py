@@ -42,7 +42,7 @@ def disjoint_slices(draw, max_len=40):
     return AttnSlices.from_rows(rows, seqlen_q=q_cuts[-1] + 1, seqlen_k=k_cuts[-1] + 1)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(disjoint_slices())
 def test_parts_are_the_connected_ones_of_the_dense_picture(slices):
     of_q, of_k, num_parts = components(slices)
@@ -55,7 +55,7 @@ def test_parts_are_the_connected_ones_of_the_dense_picture(slices):
     assert set(of_q[of_q >= 0]) == set(range(num_parts))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=6))
 def test_documents_are_parts(docs):
     ends = np.cumsum(docs)
@@ -66,7 +66,7 @@ def test_documents_are_parts(docs):
     assert np.array_equal(of_k, of_q)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.integers(65, 5000), st.integers(1, 12), st.integers(0, 2**32))
 def test_sampled_rows_hold_every_edge_and_stay_few(seqlen, num_docs, seed):
     rng = np.random.default_rng(seed)
@@ -109,7 +109,7 @@ def dense_attention(slices, shape, tensors, dout):
     return out.detach(), lse.detach(), q.grad, k.grad, v.grad
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(disjoint_slices(), st.integers(1, 2), st.integers(0, 99), st.integers(1, 3))
 def test_oracle_equals_dense_attention(slices, batch, seed, partials):
     shape = shape_of(batch=batch)
@@ -171,7 +171,7 @@ def test_oracle_in_chunks_is_the_oracle(monkeypatch):
     torch.testing.assert_close(parts.grads.dk_BSGD, whole.grads.dk_BSGD, rtol=1e-12, atol=1e-14)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(disjoint_slices(), st.data())
 def test_probe_accepts_the_mask_and_sees_one_changed_cell(slices, data):
     shape = shape_of(head_dim=32)
@@ -211,7 +211,7 @@ def test_nan_in_one_row_fails_the_probe(bad):
     assert check_probe(codes, out, None).failed
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(disjoint_slices(), st.integers(0, 99))
 def test_identities_hold_for_true_gradients_of_any_mask(slices, seed):
     shape = shape_of()
