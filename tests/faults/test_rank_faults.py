@@ -1,0 +1,91 @@
+"""What goes wrong on one rank: one outcome for all, nobody waits in vain, and the job goes on."""
+
+from __future__ import annotations
+
+import pytest
+from rank_jobs import distributed_request, distributed_workload, run_job_of
+from ranks import RankPool
+from worker_requests import case
+
+from attnspec.record.journal import read_journal
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with RankPool(2) as made:
+        yield made
+
+
+def strategy(name, fault=None, pass_="fwd", rank=1, case_name=None, **params):
+    label = case_name or f"{name} {fault} {pass_} {rank}"
+    if fault is None:
+        return case("reference", pass_, name=label, strategy=name, strategy_params=params)
+    kernel = {"kernel_params": {"fault": fault, "rank": rank}}
+    return case("faulty_rank", pass_, name=label, strategy=name, strategy_params=params, **kernel)
+
+
+def outcomes(pool, folder, *cases, **given):
+    asked = distributed_request(folder, distributed_workload(folder, cases, **given))
+    heard, *others = pool.run(run_job_of, asked)
+    assert not any(others)
+    journal = read_journal(folder / "journal")
+    found = {one.case_id: one for one in journal.outcomes}
+    assert sorted(event.case_id for event in heard if event.kind == "outcome") == sorted(one.case_id for one in cases)
+    assert len(journal.outcomes) == len(cases)
+    assert [event.kind for event in heard][:: len(heard) - 1] == ["hello", "bye"]
+    return found, journal
+
+
+FAULTS = [
+    ("raise:forward", "fwd", "error", "exception", "rank 1: RuntimeError: the library says no"),
+    ("raise:backward", "bwd", "error", "exception", "rank 1: RuntimeError: the library says no"),
+    ("oom:forward", "fwd", "oom", "host_memory", "rank 1: MemoryError: no memory here"),
+    ("oom:backward", "bwd", "oom", "host_memory", "rank 1: MemoryError: no memory here"),
+    ("no_lowering", "fwd", "unsupported", "no_lowering", "no call expresses these slices"),
+    ("wrong", "fwd", "wrong", "mask_probe", "expected"),
+]
+
+
+@pytest.mark.parametrize("name", ["ring_p2p", "ulysses", "ring_allgather", "hybrid_dcp"])
+def test_a_fault_on_one_rank_is_one_outcome_and_the_others_go_on(pool, tmp_path, name):
+    bad = [strategy(name, fault, pass_) for fault, pass_, *_ in FAULTS]
+    found, journal = outcomes(pool, tmp_path, *bad, strategy(name, case_name="good"))
+    for one, (_, _, status, code, words) in zip(bad, FAULTS, strict=True):
+        outcome = found[one.case_id]
+        assert (outcome.status, outcome.reason_code) == (status, code), outcome.reason
+        assert words in outcome.reason
+    assert found["good"].status == "ok"
+    ranks = {row["rank"] for row in journal.timings.to_pylist() if row["case_id"] == "good"}
+    assert ranks == {0, 1}
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(("name", "verified"), [("ring_p2p", 2), ("ulysses", 4)])
+def test_a_rank_that_fails_while_it_is_timed_still_serves_the_others(pool, tmp_path, name, verified, rank):
+    late = strategy(name, f"raise:forward:{verified + 1}", rank=rank)
+    good = strategy(name, case_name="good")
+    found, _ = outcomes(pool, tmp_path, late, good)
+    assert found[late.case_id].status == "error"
+    assert f"rank {rank}: RuntimeError: the library says no" in found[late.case_id].reason
+    assert found[late.case_id].verified_error is not None
+    assert found["good"].status == "ok"
+
+
+def test_packs_add_up(pool, tmp_path):
+    packs = ((24, 40), (9, 55), (64,))
+    found, journal = outcomes(pool, tmp_path, strategy("ring_p2p", pass_="bwd"), docs=packs)
+    (one,) = found.values()
+    assert one.status == "ok"
+    assert one.padding_tokens == sum(-length % 4 for pack in packs for length in pack)
+    assert one.mesh == '{"ring_degree":2,"ulysses_degree":1}'
+    assert 1 <= one.load_imbalance < 1.2
+    assert one.comm_bytes == 2 * max(sum(-(-length // 4) * 2 for length in pack) for pack in packs) * 4 * 16 * 4
+    assert one.exposed_comm_ms is not None
+    rows = journal.timings.to_pylist()
+    for pack in range(len(packs)):
+        taken = [
+            {(row["round"], row["iteration"]) for row in rows if (row["pack"], row["rank"]) == (pack, rank)}
+            for rank in (0, 1)
+        ]
+        assert taken[0] == taken[1]
+        assert len(taken[0]) >= 2
