@@ -1,0 +1,37 @@
+"""How long sums of gradients may shrink, and no more."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from attnspec.execute.identities import FLOAT32_EPS, ROWS_A_STEP, Identities
+from attnspec.execute.tensors import make_tensors
+from attnspec.shape import Shape
+from attnspec.slices import AttnSlices
+
+CPU = torch.device("cpu")
+SEQLEN = 4096
+SHAPE = Shape(batch=1, num_heads_q=8, num_heads_kv=1, head_dim=8, dtype="float32")
+STEPS = SEQLEN * SHAPE.group_size / ROWS_A_STEP
+
+
+def check(shrink):
+    """Gradients whose sums are right but for a share of `shrink`."""
+    slices = AttnSlices.from_rows([(0, SEQLEN, 0, SEQLEN, 0)], seqlen_q=SEQLEN, seqlen_k=SEQLEN)
+    tensors = make_tensors("w", SHAPE, seqlen_q=SEQLEN, seqlen_k=SEQLEN, needs_backward=True, device=CPU)
+    wanted = tensors.dout_BTND.to(torch.float64).sum(dim=(1, 2))
+    generator = torch.Generator().manual_seed(0)
+    dv = torch.randn((1, SEQLEN, 1, SHAPE.head_dim), dtype=torch.float64, generator=generator) * 0.01
+    dv += (wanted * (1 - shrink) - dv.sum(dim=(1, 2)))[:, None, None] / SEQLEN
+    return Identities(SHAPE, slices, CPU).check(tensors, torch.zeros_like(dv).float(), dv.float())
+
+
+def test_a_sum_may_shrink_by_half_a_unit_a_step():
+    assert not check(STEPS * FLOAT32_EPS / 2).failed
+    assert not check(0.0).failed
+
+
+@pytest.mark.parametrize("shrink", [STEPS * FLOAT32_EPS * 2, -STEPS * FLOAT32_EPS * 2, float("nan")])
+def test_more_is_wrong(shrink):
+    assert check(shrink).failed
