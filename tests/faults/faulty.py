@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+import weakref
 from dataclasses import dataclass
 
 from attnspec.errors import UnsupportedError
@@ -11,6 +12,9 @@ from attnspec.params import param
 
 PLUGIN_KIND = "kernels"
 PROVIDERS, SUPPORT = reference.PROVIDERS, reference.SUPPORT
+COMPILE_S = 0.2
+HOARDED = []
+"""Weak references to tensors of calls that failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +32,8 @@ def lower(problem, params, provider):
 def bind(lowered, problem, params, provider, device):
     if params.fault == "bind":
         raise ImportError("libfoo.so: undefined symbol: bar")
+    if params.fault == "forward_only" and problem.needs_backward:
+        raise UnsupportedError("direction", "the library has a forward of this head_dim, and no backward")
     return Faulty(reference.bind(lowered, problem, reference.Params(), provider, device), params, problem)
 
 
@@ -75,6 +81,16 @@ class Faulty:
     def _misbehave(self, where, calls):
         verified = {"forward": 2, "backward": 2}[where]
         match self.fault.split(":"):
+            case ["compiles"] if calls == 1:
+                time.sleep(COMPILE_S)
+            case ["hoards", place] if where == "forward" and calls > {"verify": 0, "measure": verified + 1}[place]:
+                try:
+                    _hoard()
+                except MemoryError as error:
+                    raise MemoryError("no room for the workspace") from error
+            case ["witnesses"]:
+                held = sum(one() is not None for one in HOARDED)
+                assert held == 0, f"{held} of {len(HOARDED)} tensors of failed calls are still there"
             case ["raise", place] if place == where:
                 raise RuntimeError(f"the library says no in {where}")
             case ["oom", place] if place == where:
@@ -96,3 +112,12 @@ class Faulty:
 
                 subprocess.Popen(["sleep", "600"], start_new_session=True)
                 time.sleep(600)
+
+
+def _hoard():
+    """Fail with a tensor in hand."""
+    import torch
+
+    kept = torch.ones(2**10)
+    HOARDED.append(weakref.ref(kept))
+    raise MemoryError("no room")

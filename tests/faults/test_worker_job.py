@@ -123,6 +123,78 @@ def test_out_of_memory_beside_others_is_tried_alone_after_them(tmp_path):
     assert ran.status("a") == ran.status("b") == ("ok", None)
 
 
+@pytest.mark.parametrize("place", ["verify", "measure"])
+def test_a_call_that_ran_out_of_memory_holds_none_when_others_go_on(tmp_path, place):
+    """Its tensors hang on the frames of its exception and of what that was raised from."""
+    hoarded = plugins.load("kernels", "faulty").HOARDED
+    cases = [faulty_case(f"hoards:{place}"), faulty_case("witnesses"), faulty_case("witnesses", "bwd")]
+    later = workload(tmp_path, [faulty_case("witnesses", name="later")], docs=((32,),))
+    ran = Ran(tmp_path, request(tmp_path, workload(tmp_path, cases), later))
+    assert ran.status(cases[0].case_id) == ("oom", "host_memory")
+    assert "no room for the workspace" in ran.outcomes[cases[0].case_id].reason
+    assert len(hoarded) == 2  # beside the others, and alone
+    for name in (cases[1].case_id, cases[2].case_id, "later"):
+        assert ran.status(name) == ("ok", None), ran.outcomes[name].reason
+
+
+def test_what_has_no_backward_keeps_its_forward(tmp_path):
+    cases = [faulty_case("forward_only", one) for one in ("fwd", "bwd", "fwd_bwd")]
+    ran = Ran(tmp_path, request(tmp_path, workload(tmp_path, cases)))
+    found = [ran.status(one.case_id) for one in cases]
+    assert found == [("ok", None), ("unsupported", "direction"), ("unsupported", "direction")]
+    assert len(ran.samples(cases[0].case_id)) >= QUICK.min_iters
+
+
+def test_compiling_has_a_column_of_its_own(tmp_path):
+    """Once for each pack, since each may have another mask."""
+    compile_s = plugins.load("kernels", "faulty").COMPILE_S
+    bad = faulty_case("compiles")
+    ran = Ran(tmp_path, request(tmp_path, workload(tmp_path, [bad], mask="varlen_causal", docs=((40, 24), (10, 54)))))
+    one = ran.outcomes[bad.case_id]
+    assert one.status == "ok"
+    assert 1.9 * compile_s < one.compile_s < one.setup_s
+    assert one.verify_s < 2 * compile_s
+
+
+BROKEN = {
+    "absent": (None, "missing_package", "ModuleNotFoundError: No module named 'package_of_absent'"),
+    "needy": ("import nothing_of_that_name", "broken_package", "No module named 'nothing_of_that_name'"),
+    "unlinked": (
+        "raise ImportError('fa2.so: undefined symbol: _ZN3c105ErrorC2')",
+        "broken_package",
+        "ImportError: fa2.so: undefined symbol: _ZN3c105ErrorC2",
+    ),
+    "driverless": (
+        "raise OSError('libcuda.so.1: cannot open shared object file')",
+        "broken_package",
+        "OSError: libcuda.so.1: cannot open shared object file",
+    ),
+}
+
+
+def test_packages_that_do_not_load_cost_their_own_cases(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, (source, *_) in BROKEN.items():
+        if source is not None:
+            (tmp_path / f"package_of_{name}.py").write_text(source)
+        (tmp_path / f"{name}.py").write_text(
+            'PLUGIN_KIND = "kernels"\n'
+            "from attnspec.kernels.reference import SUPPORT, Params, bind, lower\n"
+            "from attnspec.support import Provider\n"
+            f'PROVIDERS = (Provider(name="p", distribution="none", module="package_of_{name}", fix="install it"),)\n'
+        )
+        plugins.load_file(tmp_path / f"{name}.py")
+    cases = [case(name, pass_, name=f"{name} {pass_}") for name in BROKEN for pass_ in ("fwd", "bwd")]
+    ran = Ran(tmp_path, request(tmp_path, workload(tmp_path, [*cases, case("sdpa", name="good")])))
+    for one in cases:
+        _, code, words = BROKEN[one.implementation.kernel]
+        assert ran.status(one.case_id) == ("unsupported", code)
+        assert words in ran.outcomes[one.case_id].reason
+        assert "(install it)" in ran.outcomes[one.case_id].reason
+    assert ran.status("good") == ("ok", None)
+    assert len(ran.samples("good")) >= QUICK.min_iters
+
+
 def test_small_too_big_small(tmp_path):
     """A size that does not fit in memory takes nothing from the sizes around it."""
     wide = Shape(batch=1, num_heads_q=2, num_heads_kv=1, head_dim=16, dtype="float32")
