@@ -19,6 +19,8 @@ import nox
 HERE = Path(__file__).parent
 CONSTRAINTS = os.environ.get("ATTNSPEC_CONSTRAINTS", str(HERE / ".ci" / "constraints.txt"))
 TESTS = ["-e", ".[torch,tests]"]
+# Doctests run too, but not of a file that imports its library at once (it is loaded from there only).
+QUICK = ["tests", "attnspec", "--doctest-modules", "--ignore=attnspec/kernels/_fa4_masks.py"]
 
 nox.needs_version = ">=2024.4.15"
 nox.options.default_venv_backend = "virtualenv"
@@ -63,7 +65,7 @@ def bench(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """The quick test suite, on the CPU: under two minutes on two cores."""
     install(session, *TESTS)
-    session.run("pytest", "-m", "not gpu and not integration and not slow", "-n", "2", *session.posargs)
+    session.run("pytest", "-m", "not gpu and not integration and not slow", "-n", "2", *(session.posargs or QUICK))
 
 
 @nox.session(default=False)

@@ -21,6 +21,13 @@ from typing import Any
 from attnspec.errors import InputError, nearest
 
 KINDS = ("kernels", "masks", "strategies", "launchers", "figures")
+SINGULAR = {
+    "kernels": "kernel",
+    "masks": "mask",
+    "strategies": "strategy",
+    "launchers": "launcher",
+    "figures": "figure",
+}
 _extra: dict[str, dict[str, ModuleType]] = {kind: {} for kind in KINDS}
 
 
@@ -54,7 +61,7 @@ def load(kind: str, name: str) -> ModuleType:
             raise InputError(f"entry point {name!r} of group attnspec.{kind} is not a module")
         return module
     known = names(kind)
-    raise InputError(f"unknown {kind[:-1]} {name!r}{nearest(name, known)}; allowed: {', '.join(known)}")
+    raise InputError(f"unknown {SINGULAR[kind]} {name!r}{nearest(name, known)}; allowed: {', '.join(known)}")
 
 
 def load_file(path: str | Path) -> str:
@@ -76,7 +83,7 @@ def load_file(path: str | Path) -> str:
     if kind not in KINDS:
         raise InputError(f"{path}: PLUGIN_KIND is {kind!r}; allowed: {', '.join(KINDS)}")
     if name in names(kind):
-        raise InputError(f"{path}: a {kind[:-1]} named {name!r} exists already; rename the file")
+        raise InputError(f"{path}: a {SINGULAR[kind]} named {name!r} exists already; rename the file")
     _extra[kind][name] = module
     return name
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from attnspec import plugins
+
+# One thread for torch here and in the workers that tests start: the tensors are small, pytest runs one process a core,
+# and threads that wait for each other on busy cores cost many times what they bring. Before anything imports torch.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 TOYS = Path(__file__).parent / "toys"
 
