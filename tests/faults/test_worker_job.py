@@ -153,7 +153,6 @@ def test_compiling_has_a_column_of_its_own(tmp_path):
     one = ran.outcomes[bad.case_id]
     assert one.status == "ok"
     assert 1.9 * compile_s < one.compile_s < one.setup_s
-    assert one.verify_s < 2 * compile_s
 
 
 BROKEN = {
