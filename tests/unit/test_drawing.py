@@ -97,3 +97,15 @@ def test_a_family_keeps_its_colour_and_members_differ():
 )
 def test_labels(row, label):
     assert implementation(row) == label
+
+
+def test_what_was_left_out_of_a_run_is_not_drawn(tmp_path):
+    import pyarrow as pa
+
+    left_out = cells(kernel="left_out", status="skipped", reason_code="not_run", tflops=None, seqlen=4096)
+    (drawing,) = drawings(pa.concat_tables([cells(), left_out]))
+    save(drawing, tmp_path)
+    text = "".join(ET.fromstring((tmp_path / f"{drawing.stem}.svg").read_bytes()).itertext())
+    assert "sdpa" in text
+    assert "left_out" not in text
+    assert "4K" not in text
