@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from attnspec.errors import JournalError
 from attnspec.record.entries import Sample
 from attnspec.record.journal import Journal, JournalWriter, read_journal
 from attnspec.record.keys import result_key
@@ -113,6 +114,20 @@ def test_ranks_that_journaled_other_iterations_make_no_whole_round() -> None:
         for rank, iteration in [(0, 0), (0, 1), (1, 0), (1, 2)]
     ]
     assert whole_rounds(to_table(Sample, held), {"c": 2}).num_rows == 0
+
+
+def test_two_writers_of_one_name_and_attempt_are_refused(tmp_path: Path) -> None:
+    """Streams of two processes in one file would be unreadable from the second schema on."""
+    with JournalWriter(tmp_path, "job-rank0", 1) as first, JournalWriter(tmp_path, "job-rank0", 1) as second:
+        first.append_note("n", {"writer": 1})
+        with pytest.raises(JournalError, match="exists already: two writers share one name and attempt$"):
+            second.append_note("n", {"writer": 2})
+        first.append_note("n", {"writer": 1})
+    with JournalWriter(tmp_path, "job-rank0", 2) as third:
+        third.append_note("n", {"writer": 3})
+    journal = read_journal(tmp_path)
+    assert [note.data["writer"] for note in journal.notes] == [1, 1, 3]
+    assert journal.damaged == ()
 
 
 def test_a_result_key_covers_conditions_and_nothing_else() -> None:

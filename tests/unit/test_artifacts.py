@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from attnspec import compile_plan
 from attnspec.errors import InputError, JournalError
 from attnspec.launch.artifacts import SUMS, prepare_artifacts
 from attnspec.plan.requests import packs_path, slices_path
-from attnspec.sample import read_packs
+from attnspec.sample import draw_packs, read_packs
 from attnspec.slices import dense, from_arrow
 from attnspec.spec import Spec
 
@@ -99,6 +100,29 @@ def test_only_the_asked_masks_are_made(plan, tmp_path):
     assert list(areas) == wanted
     assert {stage for stage, *_ in nodes} == {"sample", "mask"}
     assert len(list((tmp_path / "artifacts").glob("*.arrow"))) == 2 * len(wanted)
+
+
+def test_every_seed_draws_its_own_packs_and_zero_is_one_of_them(plan, tmp_path):
+    drawn = {}
+    for seed in (None, 0, 1):
+        content = small_spec()
+        content["data"]["lengths"] = plan.lengths.name
+        del content["seed"]
+        content |= {} if seed is None else {"seed": seed}
+        with planning_toys():
+            made = compile_plan(Spec.model_validate(content))
+        (sample,) = [one for one in made.samples.values() if one.data_sha256 is not None and one.seqlen == 1024]
+        wanted = [node.mask_id for node in made.masks.values() if node.sample == sample]
+        for attempt in ("a", "b"):
+            folder = tmp_path / f"{seed}{attempt}"
+            prepare_artifacts(made, folder, masks=wanted)
+            packs = [pack.tolist() for pack in read_packs(folder / packs_path(sample.sample_id))]
+            assert drawn.setdefault(seed, packs) == packs
+        directly = draw_packs(
+            made.lengths, seqlen=1024, num_packs=3, max_doc_fraction=Fraction(1, 4), seed=42 if seed is None else seed
+        )
+        assert drawn[seed] == [pack.tolist() for pack in directly]
+    assert len({str(packs) for packs in drawn.values()}) == 3
 
 
 def test_too_few_documents_are_said_before_anything_is_measured(tmp_path):

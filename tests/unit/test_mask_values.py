@@ -53,6 +53,25 @@ def test_a_window_as_long_as_the_sequence_is_none(window):
     assert np.array_equal(dense(mask("sliding_window", [6], window=window)), np.ones((6, 6), dtype=bool))
 
 
+@pytest.mark.parametrize(
+    ("seqlen_q", "seqlen_k", "cells"),
+    [
+        (4, 6, {"full": 24, "causal": 18, "inv_causal": 18, "bi_causal": 12}),
+        (6, 4, {"full": 24, "causal": 10, "inv_causal": 10, "bi_causal": 0}),
+        (4, 4, {"full": 16, "causal": 10, "inv_causal": 10, "bi_causal": 4}),
+    ],
+)
+def test_corners_of_the_four_types(seqlen_q, seqlen_k, cells):
+    for kind, count in cells.items():
+        made = mask("slices", [seqlen_q], slices=[[0, seqlen_q, 0, seqlen_k, kind]], seqlen_k=seqlen_k)
+        assert area(made) == row_counts(made).sum() == count
+    causal, inverse = (
+        dense(mask("slices", [seqlen_q], slices=[[0, seqlen_q, 0, seqlen_k, kind]], seqlen_k=seqlen_k))
+        for kind in ("causal", "inv_causal")
+    )
+    assert causal[-1].all() and inverse[0].all()  # bottom right and top left
+
+
 def test_slices_make_the_same_window():
     made = mask("slices", [6], slices=[[0, 3, 0, 3, "causal"], [3, 6, 1, 6, "bi_causal"]])
     assert area(made) == 15

@@ -1,4 +1,4 @@
-"""Merging of partial results: the cases of field case M12, and any split of keys against the whole."""
+"""Merging of partial results: any split of keys against the whole, and rows where the arithmetic could go wrong."""
 
 import math
 
@@ -48,6 +48,8 @@ def one(out, lse):
 @pytest.mark.parametrize(
     ("first", "second", "wanted"),
     [
+        ((1.0, 0.0), (5.0, math.log(3)), (4.0, math.log(4))),  # adding the two would give an lse of log(3)
+        ((1.0, 0.0), (5.0, 100.0), (5.0, 100.0)),  # exp(100) is more than float32 holds
         ((5.0, 1.0), (9.0, -INF), (5.0, 1.0)),
         ((5.0, -INF), (9.0, 1.0), (9.0, 1.0)),
         ((5.0, 1.0), (9.0, INF), (5.0, 1.0)),  # older FlashAttention's sign of "no key"
@@ -63,7 +65,7 @@ def one(out, lse):
         ((2.0, 2000.0), (4.0, 2000.0), (3.0, 2000.0 + math.log(2))),
     ],
 )
-def test_field_case_rows_without_keys_have_weight_zero(first, second, wanted):
+def test_two_rows_merge_by_their_weights(first, second, wanted):
     out, lse = one(*first)
     merge_partials(out, lse, *one(*second))
     assert out.flatten().tolist() == pytest.approx([wanted[0]] * 2)
