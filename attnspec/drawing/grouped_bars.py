@@ -109,16 +109,19 @@ def grouped_bars(
         Patch(facecolor=style[label].colour, hatch=style[label].hatch, edgecolor="white", label=label)
         for label in labels
     ]
-    axes.legend(
+    entry_inches = 0.65 + 0.065 * max(map(len, labels))
+    columns = max(1, min(len(labels), int(figure.get_figwidth() / entry_inches)))
+    foot = f"{note}.  {STATUS_WORDS}." if any_mark else f"{note}."
+    legend = figure.legend(
         handles=handles,
-        ncols=min(len(labels), 6),
+        ncols=columns,
         fontsize=8,
         frameon=False,
-        loc="upper center",
-        bbox_to_anchor=(0.5, -0.14),
+        loc="outside lower center",
+        title=foot,
+        title_fontproperties={"size": 6.5},
     )
-    foot = f"{note}.  {STATUS_WORDS}." if any_mark else f"{note}."
-    figure.supxlabel(foot, x=0.99, ha="right", fontsize=6.5, color="#666666")
+    legend.get_title().set_color("#555555")
     return figure
 
 
