@@ -48,7 +48,7 @@ def grouped_bars(
     axes = figure.add_subplot()
     axes.set_axisbelow(True)
     axes.grid(axis="y", color="#D9D9D9", linewidth=0.6)
-    tallest = max((bar.height for bar in bars if bar.height is not None), default=1.0)
+    tallest = max((bar.height for bar in bars if bar.height is not None), default=0.0) or 1.0
     any_mark = False
     for index, label in enumerate(labels):
         offset = (index - (len(labels) - 1) / 2) * width

@@ -71,6 +71,12 @@ def test_masks_passes_and_devices_are_apart():
     assert len(stems) == len(set(stems)) == 4
 
 
+def test_bars_of_height_zero_have_an_axis():
+    """An empty mask takes time and computes nothing."""
+    (drawing,) = drawings(cells(tflops=0.0, tflops_ci_low=0.0, tflops_ci_high=0.0, status="ok", reason_code=None))
+    assert drawing.draw().axes[0].get_ylim() == (0, pytest.approx(1.12))
+
+
 def test_cases_that_no_worker_saw_stand_beside_the_others():
     import pyarrow as pa
 
