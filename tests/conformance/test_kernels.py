@@ -225,7 +225,7 @@ def test_cpu_kernels_compute_rectangles_and_odd_slices(name, values, dtype):
         check_values(name, values, slices_of(rows, 20, 30), dtype)
 
 
-def test_field_case_causal_is_aligned_at_the_bottom_right():
+def test_causal_is_aligned_at_the_bottom_right():
     wide, tall = slices_of([(0, 2, 0, 5, 1)], 2, 5), slices_of([(0, 5, 0, 2, 1)], 5, 2)
     for name, values in (("reference", {}), ("sdpa", {"backend": "flash"}), ("sdpa", {"backend": "math"})):
         # With q = 0 every allowed key weighs the same, so v = unit vectors shows which keys a row sees.
@@ -240,7 +240,7 @@ def test_field_case_causal_is_aligned_at_the_bottom_right():
                 assert torch.equal(lse[0, 0], torch.tensor(rows[0], dtype=torch.float32).log())
 
 
-def test_field_case_a_masked_row_gives_zeros_and_finite_gradients():
+def test_a_masked_row_gives_zeros_and_finite_gradients():
     slices = slices_of([(0, 1, 0, 3, 0), (2, 3, 0, 3, 0)], 3, 3)
     for name, values in (("reference", {}), ("sdpa", {"backend": "flash"}), ("sdpa", {"backend": "math"})):
         check_values(name, values, slices, torch.float32)

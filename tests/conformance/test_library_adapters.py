@@ -326,7 +326,7 @@ def test_ffa_passes_cat_gqa_on(monkeypatch, request):
 
 
 @pytest.mark.parametrize("kernel", ["ffa", "ffa_fa4"])
-def test_field_case_the_placeholder_on_the_index_is_a_broken_package(monkeypatch, kernel):
+def test_the_placeholder_on_the_index_is_a_broken_package(monkeypatch, kernel):
     package = ModuleType("magi_attention")
     package.__file__ = "/site/magi_attention/__init__.py"
     package.__path__ = []
