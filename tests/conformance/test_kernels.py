@@ -12,6 +12,7 @@ from mask_examples import NAMES, example
 
 from attnspec import plugins
 from attnspec.errors import UnsupportedError
+from attnspec.kernels import _sdpa_bound, reference
 from attnspec.params import info
 from attnspec.record.status import REASON_CODES, Status
 from attnspec.shape import DTYPES, Shape
@@ -223,6 +224,17 @@ def test_cpu_kernels_compute_rectangles_and_odd_slices(name, values, dtype):
         check_values(name, values, slices_of(rows, rows[0][1], rows[0][3]), dtype, batch=2)
     for rows in ODD.values():
         check_values(name, values, slices_of(rows, 20, 30), dtype)
+
+
+@pytest.mark.parametrize(("name", "values"), [("reference", {}), ("sdpa", {"backend": "math"})])
+def test_long_sequences_are_cut_into_chunks_that_change_nothing(monkeypatch, name, values):
+    """What bounds memory at 64K tokens, here with chunks of a few rows."""
+    monkeypatch.setattr(reference, "_CHUNK_BYTES", 8 * 4 * 60)
+    monkeypatch.setattr(_sdpa_bound, "_MASK_CHUNK_CELLS", 120)
+    for mask in NAMES:
+        check_values(name, values, example(mask, DOCUMENTS[0]), torch.float64)
+    for rows in ODD.values():
+        check_values(name, values, slices_of(rows, 20, 30), torch.float64, batch=2)
 
 
 def test_causal_is_aligned_at_the_bottom_right():

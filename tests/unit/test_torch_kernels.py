@@ -8,9 +8,10 @@ import torch
 from mask_examples import NAMES, example
 
 from attnspec.errors import UnsupportedError
-from attnspec.kernels import flex, sdpa
+from attnspec.kernels import _sdpa_bound, flex, sdpa
+from attnspec.lower.dense import dense_mask
 from attnspec.shape import Shape
-from attnspec.slices import AttnSlices
+from attnspec.slices import AttnSlices, dense
 from attnspec.support import Device, Problem
 
 CPU = Device(type="cpu")
@@ -45,6 +46,24 @@ def test_sdpa_takes_a_dense_mask_where_the_backend_does(backend):
     for name in NAMES:
         wanted = "rectangle" if name in ("full", "causal") else "mask"
         assert form(backend, example(name, [100, 0, 56, 100])) == wanted
+
+
+@pytest.mark.parametrize("chunk_cells", [2**28, 50])
+def test_a_dense_mask_on_the_device_is_the_picture_and_no_row_of_it_is_empty(monkeypatch, chunk_cells):
+    """A row without a key is let see key 0, since backends disagree on such rows; the kernel clears it afterwards."""
+    monkeypatch.setattr(_sdpa_bound, "_MASK_CHUNK_CELLS", chunk_cells)
+    tall = AttnSlices.from_rows([(0, 9, 0, 4, 1)], seqlen_q=9, seqlen_k=4)
+    gaps = AttnSlices.from_rows([(2, 5, 1, 7, 3), (5, 6, 0, 2, 0), (5, 6, 4, 7, 0)], seqlen_q=8, seqlen_k=7)
+    for slices in (tall, gaps, *(example(name, [7, 0, 1, 12]) for name in NAMES)):
+        made = dense_mask(slices)
+        wanted = dense(slices)
+        wanted[~wanted.any(axis=1), 0] = True
+        allowed = _sdpa_bound.allowed_cells(made, slices.seqlen_k, "cpu")
+        assert allowed.numpy().tolist() == wanted.tolist()
+        added = _sdpa_bound.additive(allowed, "bfloat16")
+        assert (added.stride(0) % 16, added.dtype) == (0, torch.bfloat16)
+        assert torch.equal(added == 0, allowed)
+        assert torch.equal(added.isneginf(), ~allowed)
 
 
 def test_sdpa_flash_takes_documents_and_no_other_mask():
