@@ -32,17 +32,27 @@ def tensors_of(shape, slices, q_rows=None, k_rows=None):
 
 def implementation(strategy, kernel="reference", strategy_params=None, **kernel_params):
     return Implementation(
-        kernel=kernel, strategy=strategy, strategy_params=strategy_params or {}, kernel_params=kernel_params
+        kernel=kernel,
+        backend=kernel_params.pop("backend", None),
+        strategy=strategy,
+        strategy_params=strategy_params or {},
+        kernel_params=kernel_params,
     )
 
 
-def run_strategy(ranks, asked, shape, slices, docs):
-    """(tokens, results) of one rank: out, lse, dq at its queries, dk, dv at its keys, as float64 arrays."""
+def prepared_strategy(ranks, asked, shape, slices, docs):
+    """(the strategy loaded with one rank's tensors, the tensors)."""
     problem = Problem(shape=shape, slices=slices, needs_backward=True, device=CPU)
     plan = plan_strategy(asked, problem, np.asarray(docs), ranks.size)
     prepared = prepare_strategy(asked, problem, "torch", plan, Agreement(ranks, str))
     tensors = tensors_of(shape, slices, prepared.q_rows, prepared.k_rows)
     prepared.load(tensors)
+    return prepared, tensors
+
+
+def run_strategy(ranks, asked, shape, slices, docs):
+    """(tokens, results) of one rank: out, lse, dq at its queries, dk, dv at its keys, as float64 arrays."""
+    prepared, _ = prepared_strategy(ranks, asked, shape, slices, docs)
     bound = prepared.bound
     forward = bound.forward(prepared.inputs)
     out, lse = bound.canonical_out(forward)

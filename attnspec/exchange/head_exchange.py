@@ -25,10 +25,10 @@ class Spread:
         self._pending, self._q_UBLHD, self._kv = pending, q_UBLHD, kv
 
     def wait(self) -> tuple[Tensor, Tensor | None]:
-        """(q_BTHD, kv (2, B, T, H, D)) as the current stream will see them; views where the batch is 1."""
+        """(q_BTHD, kv (2, B, T, H, D)) as the current stream will see them; not copied where the batch is 1."""
         self._pending.wait()
-        q_BTHD = self._q_UBLHD.movedim(0, 1).flatten(1, 2)
-        return q_BTHD, None if self._kv is None else self._kv.movedim(1, 2).flatten(2, 3)
+        q_BTHD = self._q_UBLHD.movedim(0, 1).flatten(1, 2).contiguous()
+        return q_BTHD, None if self._kv is None else self._kv.movedim(1, 2).flatten(2, 3).contiguous()
 
 
 class Collect:

@@ -79,10 +79,7 @@ class Mailbox:
         due: set[tuple[Kind, int]] = set()
         for kind, one in errands:
             if one.source == self._place:
-                sent: tuple[Tensor, ...] = (self.keys[one.start],)
-                if kind == "grads":
-                    sent = self.totals.pop(one.start + 1)
-                sends += [Parcel(peer=self._ranks[one.target], tensor=tensor) for tensor in sent]
+                sends += [Parcel(peer=self._ranks[one.target], tensor=tensor) for tensor in self._leaving(kind, one)]
             if one.target == self._place:
                 receives += [Parcel(peer=self._ranks[one.source], tensor=room) for room in self._room(kind, one)]
                 due.add((kind, one.due))
@@ -90,6 +87,9 @@ class Mailbox:
         self._started.append(pending)
         for key in due:
             self._waiting.setdefault(key, []).append(pending)
+
+    def _leaving(self, kind: Kind, one: Transfer) -> tuple[Tensor, ...]:
+        return (self.keys[one.start],) if kind == "keys" else self.totals.pop(one.start + 1)
 
     def _room(self, kind: Kind, one: Transfer) -> tuple[Tensor, ...]:
         own = self.keys[0]

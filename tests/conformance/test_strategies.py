@@ -1,0 +1,193 @@
+"""Every own strategy over gloo ranks: outputs, log-sum-exps and all gradients against the specification in float64."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from ranks import RankPool
+from strategy_runs import expected, implementation, mask_slices, put_together, run_strategies
+
+from attnspec import plugins
+from attnspec.errors import UnsupportedError
+from attnspec.shape import Shape
+from attnspec.slices import AttnSlices
+
+DOCS = [37, 5, 0, 90, 1, 107]
+MASKS = {
+    "full": {},
+    "causal": {},
+    "varlen_full": {},
+    "varlen_causal": {},
+    "sliding_window_causal": {"window": 33},
+    "sliding_window": {"window": 20},
+    "varlen_block_causal": {"block": 16},
+    "prefix_lm_causal": {"prefix": 50},
+    "prefix_lm_document": {"prefix": 12},
+    "share_question": {},
+    "causal_blockwise": {},
+    "global_sliding_window": {"window": 9, "global_tokens": 5},
+}
+QUICK_MASKS = ("varlen_causal", "varlen_block_causal")
+TOLERANCE = {"float64": 3e-6, "float32": 2e-5, "bfloat16": 0.03}
+"""Largest error over the largest value. The reference kernel's log-sum-exp leaves it as float32."""
+
+
+def meshes(size):
+    """(strategy, parameters) that fit `size` ranks and 8:4 heads."""
+    power = size & (size - 1) == 0
+    yield from [("ring_p2p", {}), ("ring_allgather", {})]
+    if power:
+        yield from [("ulysses", {}), ("hybrid_dcp", {}), ("hybrid_dcp", {"tokens_per_rank": 24, "reshard": False})]
+    for degree in (d for d in range(1, size + 1) if size % d == 0 and 4 % d == 0):
+        yield "usp", {"ulysses_degree": degree}
+        for window in (w for w in range(1, size // degree + 1) if size // degree % w == 0):
+            yield "loongtrain", {"ulysses_degree": degree, "window": window}
+
+
+def shape_of(dtype="float64", num_heads_q=8, num_heads_kv=4, head_dim=16, batch=1):
+    return Shape(batch=batch, num_heads_q=num_heads_q, num_heads_kv=num_heads_kv, head_dim=head_dim, dtype=dtype)
+
+
+@pytest.fixture(scope="module")
+def pools():
+    held: dict[int, RankPool] = {}
+
+    def pool(size):
+        if size not in held:
+            held[size] = RankPool(size)
+        return held[size]
+
+    yield pool
+    for one in held.values():
+        one.close()
+
+
+def check(pool, asked, shape, masks):
+    """All strategies on all masks; docs: as the mask knows them."""
+    names = list(masks)
+    tasks = [(one, shape, *masks[name]) for name in names for one in asked]
+    of_ranks = pool.run(run_strategies, tasks)
+    for number, (name, one) in enumerate(itertools.product(names, asked)):
+        slices, _ = masks[name]
+        wanted = expected(shape, slices)
+        found = put_together([results[number] for results in of_ranks], slices)
+        for value, right in wanted.items():
+            got = found[value]
+            assert got.shape == right.shape
+            with np.errstate(invalid="ignore"):
+                error = np.abs(np.where(got == right, 0, got - right)).max()
+            scale = np.abs(right[np.isfinite(right)]).max(initial=1e-3)
+            what = f"{one.strategy} {dict(one.strategy_params)} on {name}: {value}"
+            assert error <= TOLERANCE[shape.dtype] * scale, f"{what}: error {error:.3g} of {scale:.3g}"
+
+
+def shipped(names):
+    return {name: (mask_slices(name, DOCS, **MASKS[name]), DOCS) for name in names}
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_strategies_are_the_specification(pools, size):
+    asked = [implementation(name, strategy_params=params) for name, params in meshes(size)]
+    check(pools(size), asked, shape_of(), shipped(QUICK_MASKS))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [2, 3, 4, 8])
+def test_strategies_are_the_specification_on_every_mask(pools, size):
+    asked = [implementation(name, strategy_params=params) for name, params in meshes(size)]
+    assert set(MASKS) == set(plugins.names("masks")) - {"slices"}
+    check(pools(size), asked, shape_of(), shipped(MASKS))
+
+
+def other_masks():
+    """Rectangles, slices that leave rows and keys out, an empty mask, fewer tokens than ranks."""
+    any_slices = [(3, 20, 1, 9, 3), (20, 31, 30, 60, 2), (31, 60, 0, 17, 1), (40, 60, 17, 64, 0), (60, 64, 2, 3, 0)]
+    return {
+        "wide": (AttnSlices.from_rows([(0, 20, 0, 50, 1)], seqlen_q=20, seqlen_k=50), [20]),
+        "tall": (AttnSlices.from_rows([(0, 50, 0, 20, 1)], seqlen_q=50, seqlen_k=20), [50]),
+        "slices": (AttnSlices.from_rows(any_slices, seqlen_q=64, seqlen_k=64), [30, 34]),
+        "nothing": (AttnSlices.from_rows([], seqlen_q=12, seqlen_k=12), [12]),
+        "two tokens": (AttnSlices.from_rows([(0, 2, 0, 2, 1)], seqlen_q=2, seqlen_k=2), [2]),
+        "odd": (AttnSlices.from_rows([(0, 130, 0, 130, 1)], seqlen_q=130, seqlen_k=130), [130]),
+    }
+
+
+@pytest.mark.parametrize("size", [pytest.param(3, marks=pytest.mark.slow), 4])
+def test_any_slices_and_lengths(pools, size):
+    asked = [implementation(name, strategy_params=params) for name, params in meshes(size)]
+    check(pools(size), asked[::2] if size == 4 else asked, shape_of(batch=2), other_masks())
+
+
+@pytest.mark.parametrize(("heads", "size"), [((8, 1), 2), ((8, 2), 4), ((4, 4), 4)])
+def test_heads_that_are_fewer_than_ranks_or_one_each(pools, heads, size):
+    asked = [implementation("ulysses"), implementation("usp", strategy_params={"ulysses_degree": 2})]
+    asked.append(implementation("loongtrain", strategy_params={"ulysses_degree": 2, "window": size // 2}))
+    check(pools(size), asked, shape_of("float64", *heads), shipped(["varlen_causal"]))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_narrow_types_and_another_kernel(pools, dtype):
+    asked = [implementation(name, "sdpa", params) for name, params in meshes(4)]
+    check(pools(4), asked, shape_of(dtype), shipped(["varlen_causal"]))
+
+
+def test_ulysses_takes_a_kernel_without_explicit_backward(pools):
+    asked = implementation("ulysses", "sdpa", backend="math")
+    masks = {"causal": shipped(["causal"])["causal"]}
+    (found, *_), *_ = pools(2).run(run_without_lse, asked, shape_of(), *masks["causal"])
+    assert found is None
+    with pytest.raises(AssertionError, match="this kernel has none from a given output"):
+        check(pools(2), [implementation("ring_p2p", "sdpa", backend="math")], shape_of(), masks)
+
+
+def run_without_lse(ranks, asked, shape, slices, docs):
+    """lse of a forward, None where the kernel gives none; and whether gradients are right."""
+    from strategy_runs import prepared_strategy
+
+    prepared, _ = prepared_strategy(ranks, asked, shape, slices, docs)
+    forward = prepared.bound.forward(prepared.inputs)
+    out, lse = prepared.bound.canonical_out(forward)
+    grads = prepared.bound.backward(prepared.inputs, forward, prepared.dout)
+    wanted = expected(shape, slices)
+    for name, got, rows in zip(
+        ("out", "dq", "dk", "dv"), (out, *grads), (prepared.q_rows,) * 2 + (prepared.k_rows,) * 2, strict=True
+    ):
+        assert np.abs(got.detach().numpy() - wanted[name][:, rows]).max() < 1e-9, name
+    return (lse,)
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "heads", "size", "words"),
+    [
+        ("ulysses", {}, (40, 8), 16, "40 query heads cannot be split over 16 ranks; allowed cp_size: 1, 2, 4, 8, 40"),
+        (
+            "ulysses",
+            {},
+            (28, 7),
+            2,
+            "7 key/value heads can be neither split over 2 ranks nor each repeated on equally ",
+        ),
+        ("usp", {"ulysses_degree": 3}, (8, 4), 4, "ulysses_degree 3 does not divide 4 ranks; allowed .* 1, 2, 4"),
+        ("usp", {"ulysses_degree": 16}, (8, 8), 16, "8 query heads .* 16 ranks; allowed ulysses_degree: 1, 2, 4, 8"),
+        (
+            "loongtrain",
+            {"ulysses_degree": 2, "window": 3},
+            (8, 4),
+            8,
+            "window 3 .* ring of 4 ranks .* allowed window: 1, 2, 4",
+        ),
+        ("hybrid_dcp", {}, (8, 4), 6, "do not tile 6 ranks; allowed cp_size: 4, 8"),
+    ],
+)
+def test_what_does_not_fit_is_said_before_launch_with_what_would(name, params, heads, size, words):
+    module = plugins.load("strategies", name)
+    with pytest.raises(UnsupportedError, match=words) as error:
+        module.check(plugins.make_params(module, params), shape_of("bfloat16", *heads), size)
+    assert error.value.reason_code in ("heads", "mesh")
+
+
+@pytest.mark.parametrize(("heads", "size"), [((40, 8), 8), ((40, 8), 40), ((64, 8), 64), ((32, 8), 2)])
+def test_heads_that_fit(heads, size):
+    plugins.load("strategies", "ulysses").check(None, shape_of("bfloat16", *heads), size)
