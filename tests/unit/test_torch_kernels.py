@@ -210,6 +210,38 @@ def test_flex_masks_are_arithmetic_bands_on_cuda_and_intervals_on_the_cpu():
     assert (blackwell.blocks.block_q, blackwell.blocks.block_k) == (256, 128)
 
 
+@pytest.mark.parametrize("device", [CPU, H200], ids=["intervals", "bands"])
+def test_torchs_block_mask_says_what_the_slices_say(device):
+    """Blocks that torch visits, whole or cell by cell, from the queries' side and from the keys'."""
+    wide = AttnSlices.from_rows([(0, 40, 0, 70, 1)], seqlen_q=40, seqlen_k=70)
+    tall = AttnSlices.from_rows([(0, 70, 0, 40, 1)], seqlen_q=70, seqlen_k=40)
+    for slices in (wide, tall, *(example(name, [33, 0, 1, 30]) for name in NAMES)):
+        lowered = flex.lower(problem(slices, device=device), flex.Params(block_q=16, block_k=16), None)
+        picture = dense(slices)
+        if lowered.mask is None:
+            assert picture.all()
+            continue
+        made = flex._torch_block_mask(lowered.blocks, lowered.mask, "cpu")
+        none = torch.zeros((), dtype=torch.int64)
+        q, k = (torch.arange(size) for size in picture.shape)
+        allowed = made.mask_mod(none, none, q[:, None], k[None, :])
+        partial = visited(made.kv_num_blocks, made.kv_indices, slices.seqlen_k)
+        whole = visited(made.full_kv_num_blocks, made.full_kv_indices, slices.seqlen_k)
+        assert not (partial & whole).any()
+        cells = partial[q // 16][:, k // 16] & allowed | whole[q // 16][:, k // 16]
+        assert cells.numpy().tolist() == picture.tolist()
+        assert torch.equal(visited(made.q_num_blocks, made.q_indices, slices.seqlen_q), partial.T)
+        assert torch.equal(visited(made.full_q_num_blocks, made.full_q_indices, slices.seqlen_q), whole.T)
+
+
+def visited(num_blocks, indices, seqlen):
+    """bool (rows of blocks, blocks of 16)."""
+    found = torch.zeros(num_blocks.shape[-1], -(-seqlen // 16), dtype=torch.bool)
+    for row, count in enumerate(num_blocks[0, 0].tolist()):
+        found[row, indices[0, 0, row, :count].long()] = True
+    return found
+
+
 def test_flex_tables_have_one_width_per_shape_until_that_would_be_large(monkeypatch):
     packs = [example("varlen_causal", docs) for docs in ([2048], [300, 1000, 748], [1] * 2048)]
     shapes = [table_shapes(slices) for slices in packs]
