@@ -133,6 +133,44 @@ def test_narrow_types_and_another_kernel(pools, dtype):
     check(pools(4), asked, shape_of(dtype), shipped(["varlen_causal"]))
 
 
+@pytest.mark.parametrize("size", [2, 3])
+def test_every_kind_of_message_arrives_in_every_type(pools, size):
+    """The operations and types that strategies need of a backend, before any of them is timed."""
+    everywhere = pools(size).run(exchanged)
+    for rank, of_types in enumerate(everywhere):
+        assert set(of_types) == {"float64", "float32", "bfloat16", "float16"}
+        for dtype, (passed, gathered, scattered, summed) in of_types.items():
+            assert passed == [float((rank - 1) % size)] * 3, dtype
+            assert gathered == [[float(other)] * 3 for other in range(size)], dtype
+            assert scattered == [sum(10.0 * rank + other for other in range(size))] * 3, dtype
+            assert summed == [float(sum(range(size)))] * 3, dtype
+
+
+def exchanged(ranks):
+    """dtype -> what one rank received from the one before it, gathered, had added for it, and added up with all."""
+    import torch
+
+    from attnspec.exchange.transport import Parcel
+    from attnspec.sharding.routes import Channel
+
+    found, transport = {}, ranks.transport
+    for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
+        own = torch.full((3,), float(ranks.rank), dtype=dtype)
+        passed, gathered, scattered = torch.empty_like(own), own.new_empty(ranks.size, 3), torch.empty_like(own)
+        after, before = (ranks.rank + 1) % ranks.size, (ranks.rank - 1) % ranks.size
+        for channel in Channel:
+            passed.fill_(-1)
+            transport.post(channel, [Parcel(peer=after, tensor=own)], [Parcel(peer=before, tensor=passed)]).wait()
+        transport.gather(own, gathered)
+        parts = torch.stack([own + 10 * other for other in range(ranks.size)])
+        transport.reduce_scatter(parts, scattered)
+        summed = own.clone()
+        transport.reduce(summed)
+        name = str(dtype).removeprefix("torch.")
+        found[name] = (passed.tolist(), gathered.tolist(), scattered.tolist(), summed.tolist())
+    return found
+
+
 def test_ulysses_takes_a_kernel_without_explicit_backward(pools):
     asked = implementation("ulysses", "sdpa", backend="math")
     masks = {"causal": shipped(["causal"])["causal"]}
