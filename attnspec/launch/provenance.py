@@ -59,7 +59,7 @@ def gather(
         "command": list(argv),
         "spec_sha256": spec_sha256,
         "settings": dict(settings),
-        "runner": runner.model_dump(mode="json"),
+        "runner": {**runner.model_dump(mode="json"), "file": Path(runner.file).name},
         "host": {
             "name": socket.gethostname(),
             "platform": platform.platform(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 
@@ -27,6 +28,11 @@ def rows(answer) -> list[tuple]:
     )
 
 
+def number(found: list[tuple], column: int) -> list[float]:
+    """A column of numbers; a kernel without a runner-up has no lead, which the tools spell differently."""
+    return [math.nan if row[column] is None else row[column] for row in found]
+
+
 def test_duckdb_polars_and_pandas_agree(monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     answers = {}
@@ -40,6 +46,8 @@ def test_duckdb_polars_and_pandas_agree(monkeypatch, capsys):
     for other in answers.values():
         assert [row[:4] for row in other] == [row[:4] for row in first]
         for column in (4, 5):
-            assert [row[column] for row in other] == pytest.approx([row[column] for row in first], nan_ok=True)
-    assert all(row[5] is None or not row[5] < 1 for row in first)
+            assert number(other, column) == pytest.approx(number(first, column), nan_ok=True)
+    leads = number(first, 5)
+    assert any(lead > 1 for lead in leads)
+    assert not any(lead < 1 for lead in leads)
     assert "implementation" in capsys.readouterr().out

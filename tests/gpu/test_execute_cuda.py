@@ -108,9 +108,13 @@ class TestClock:
         def run():
             return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
-        times(clock, run, 50)
-        ours = median([sample.elapsed_ns for sample in times(clock, run, 100)]) / MS
-        assert ours == pytest.approx(do_bench(run, warmup=100, rep=500, return_mode="median"), rel=0.03)
+        # In short turns: a long one heats the chip until it is held to its power limit, and its clock falls.
+        do_bench(run, warmup=20, rep=20)
+        turns = []
+        for _ in range(9):
+            ours = median([sample.elapsed_ns for sample in times(clock, run, 20)]) / MS
+            turns.append(ours / do_bench(run, warmup=5, rep=15, return_mode="median"))
+        assert median(turns) == pytest.approx(1, abs=0.02), turns
 
 
 class TestTensors:
