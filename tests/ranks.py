@@ -13,7 +13,7 @@ import traceback
 from contextlib import suppress
 from pathlib import Path
 
-TIMEOUT_S = 60
+TIMEOUT_S = 120
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["torch", "torch.distributed", "attnspec.exchange.groups", "attnspec.kernels.sdpa"])
 

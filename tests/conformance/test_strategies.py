@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 from ranks import RankPool
@@ -66,21 +64,26 @@ def pools():
 
 def check(pool, asked, shape, masks):
     """All strategies on all masks; docs: as the mask knows them."""
-    names = list(masks)
-    tasks = [(one, shape, *masks[name]) for name in names for one in asked]
-    of_ranks = pool.run(run_strategies, tasks)
-    for number, (name, one) in enumerate(itertools.product(names, asked)):
-        slices, _ = masks[name]
+    for name, (slices, docs) in masks.items():
         wanted = expected(shape, slices)
-        found = put_together([results[number] for results in of_ranks], slices)
-        for value, right in wanted.items():
-            got = found[value]
-            assert got.shape == right.shape
-            with np.errstate(invalid="ignore"):
-                error = np.abs(np.where(got == right, 0, got - right)).max()
-            scale = np.abs(right[np.isfinite(right)]).max(initial=1e-3)
-            what = f"{one.strategy} {dict(one.strategy_params)} on {name}: {value}"
-            assert error <= TOLERANCE[shape.dtype] * scale, f"{what}: error {error:.3g} of {scale:.3g}"
+        of_ranks = pool.run(run_strategies, [(one, shape, slices, docs) for one in asked])
+        for one, *found in zip(asked, *of_ranks, strict=True):
+            compare(
+                put_together(found, slices),
+                wanted,
+                TOLERANCE[shape.dtype],
+                f"{one.strategy} {dict(one.strategy_params)} on {name}",
+            )
+
+
+def compare(found, wanted, tolerance, what):
+    for value, right in wanted.items():
+        got = found[value]
+        assert got.shape == right.shape
+        with np.errstate(invalid="ignore"):
+            error = np.abs(np.where(got == right, 0, got - right)).max()
+        scale = np.abs(right[np.isfinite(right)]).max(initial=1e-3)
+        assert error <= tolerance * scale, f"{what}: {value}: error {error:.3g} of {scale:.3g}"
 
 
 def shipped(names):
