@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from ranks import RankPool
-from strategy_runs import expected, implementation, mask_slices, put_together, run_strategies
+from strategy_runs import expected, implementation, mask_slices, put_together, run_strategies, sent_and_planned
 
 from attnspec import plugins
 from attnspec.errors import UnsupportedError
@@ -172,6 +172,17 @@ def exchanged(ranks):
         name = str(dtype).removeprefix("torch.")
         found[name] = (passed.tolist(), gathered.tolist(), scattered.tolist(), summed.tolist())
     return found
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_what_is_sent_is_what_the_plan_says(pools, size):
+    asked = [implementation(name, strategy_params=params) for name, params in meshes(size)]
+    slices = mask_slices("varlen_causal", DOCS)
+    cases = [(one, shape_of("bfloat16"), slices, DOCS) for one in asked]
+    cases += [(one, shape_of("float32", 8, 1), slices, DOCS) for one in asked]
+    for rank, found in enumerate(pools(size).run(sent_and_planned, cases)):
+        for number, (sent, planned) in enumerate(found):
+            assert sent == planned, (rank, cases[number // 2][0], ("fwd", "bwd")[number % 2])
 
 
 def test_ulysses_takes_a_kernel_without_explicit_backward(pools):
