@@ -45,7 +45,7 @@ def implementation(strategy, kernel="reference", strategy_params=None, **kernel_
 def prepared_strategy(ranks, asked, shape, slices, docs):
     """(the strategy loaded with one rank's tensors, the tensors)."""
     problem = Problem(shape=shape, slices=slices, needs_backward=True, device=CPU)
-    plan = plan_strategy(asked, problem, np.asarray(docs), ranks.size)
+    plan = plan_strategy(asked, problem, np.asarray(docs), ranks)
     prepared = prepare_strategy(asked, problem, "torch", plan, Agreement(ranks, str))
     tensors = tensors_of(shape, slices, prepared.q_rows, prepared.k_rows)
     prepared.load(tensors)
@@ -140,7 +140,7 @@ def sent_and_planned(ranks, cases):
     found = []
     for asked, shape, slices, docs in cases:
         problem = Problem(shape=shape, slices=slices, needs_backward=True, device=CPU)
-        plan = plan_strategy(asked, problem, np.asarray(docs), ranks.size)
+        plan = plan_strategy(asked, problem, np.asarray(docs), ranks)
         transport = Counting(ranks.transport)
         counted = Agreement(Ranks(ranks.rank, ranks.size, transport), str)
         prepared = prepare_strategy(asked, problem, "torch", plan, counted)

@@ -41,6 +41,49 @@ class Work(Protocol):
         ...
 
 
+class RankKernel(Protocol):
+    """A BoundKernel over the tokens that one rank holds, whose calls all ranks make together.
+
+    transport: how it exchanges tensors, None where a library does that itself. The two `*_with` methods never raise
+    what the kernel raises: they are right unless `guard` then holds an error.
+    """
+
+    explicit_backward: bool
+    frees_graph: bool
+    expected_kernels: str
+    backend: str | None
+    lse_tolerance: float
+    transport: Transport | None
+
+    def load(self, q_BTND: Tensor, k_BSGD: Tensor, v_BSGD: Tensor) -> Any:
+        """Inputs in the strategy's layout."""
+        ...
+
+    def load_dout(self, dout_BTND: Tensor) -> Any:
+        """The output's gradient in the strategy's layout."""
+        ...
+
+    def load_forward(self, out_BTND: Tensor, lse_BNT: Tensor) -> Forward:
+        """Never called."""
+        ...
+
+    def forward_with(self, inputs: Any, guard: Guard) -> Forward:
+        """One forward."""
+        ...
+
+    def backward_with(self, inputs: Any, forward: Forward, dout: Any, guard: Guard) -> Any:
+        """One backward."""
+        ...
+
+    def canonical_out(self, forward: Forward) -> tuple[Tensor, Tensor | None]:
+        """out and lse of the rank's tokens."""
+        ...
+
+    def canonical_grads(self, grads: Any) -> Grads:
+        """Gradients of the rank's tokens."""
+        ...
+
+
 @dataclass(slots=True, kw_only=True)
 class Inputs:
     """What Work takes."""
@@ -57,7 +100,7 @@ class BoundStrategy:
     def __init__(
         self, work: Work, kernels: Sequence[BoundKernel], q_slots: Slots, k_slots: Slots, transport: Transport
     ) -> None:
-        self.transport = transport
+        self.transport: Transport | None = transport
         self._work, self._q_slots, self._k_slots = work, q_slots, k_slots
         self.frees_graph = any(one.frees_graph for one in kernels)
         self.expected_kernels = kernels[0].expected_kernels if kernels else ""
@@ -86,7 +129,7 @@ class BoundStrategy:
 
     def forward_with(self, inputs: Inputs, guard: Guard) -> Forward:
         """One forward that never raises what the kernel raises: right unless `guard` then holds an error."""
-        out_BTND, saved = self._work.forward(inputs.q_BTND, inputs.kv, self.transport, guard)
+        out_BTND, saved = self._work.forward(inputs.q_BTND, inputs.kv, self._way, guard)
         return Forward(out=out_BTND, lse=None, saved=saved)
 
     def backward(self, inputs: Inputs, forward: Forward, dout: Tensor) -> Grads:
@@ -98,12 +141,12 @@ class BoundStrategy:
 
     def backward_with(self, inputs: Inputs, forward: Forward, dout: Tensor, guard: Guard) -> Grads:
         """One backward that never raises what the kernel raises: right unless `guard` then holds an error."""
-        return self._work.backward(inputs.q_BTND, inputs.kv, forward, dout, self.transport, guard)
+        return self._work.backward(inputs.q_BTND, inputs.kv, forward, dout, self._way, guard)
 
     def canonical_out(self, forward: Forward) -> tuple[Tensor, Tensor | None]:
         """out and lse of the rank's tokens; all ranks call this together, for lse may come from other ranks."""
         out_BTND = self._q_slots.read(forward.out)
-        lse_BNT = self._work.lse(forward, self.transport)
+        lse_BNT = self._work.lse(forward, self._way)
         if lse_BNT is None:
             return out_BTND, None
         lse_BNT = self._q_slots.read(lse_BNT, dim=2)
@@ -113,3 +156,8 @@ class BoundStrategy:
         """Of the rank's tokens."""
         dq, dk, dv = grads
         return self._q_slots.read(dq), self._k_slots.read(dk), self._k_slots.read(dv)
+
+    @property
+    def _way(self) -> Transport:
+        assert self.transport is not None
+        return self.transport

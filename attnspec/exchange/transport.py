@@ -74,6 +74,10 @@ class GroupTransport:
         self.rank = dist.get_rank()
         self.size = dist.get_world_size()
 
+    def group(self, channel: Channel) -> dist.ProcessGroup:
+        """The process group of a channel, for libraries that want one."""
+        return self._groups[channel]
+
     def post(self, channel: Channel, sends: Sequence[Parcel], receives: Sequence[Parcel]) -> Pending:
         """One batch of point-to-point operations."""
         group = self._groups[channel]

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from attnspec.errors import AttnspecError
-from attnspec.exchange.bound import BoundStrategy, Grads, Inputs
+from attnspec.exchange.bound import Grads, RankKernel
 from attnspec.exchange.groups import Ranks
 from attnspec.exchange.guard import Guard
 from attnspec.exchange.transport import SilentTransport
@@ -110,18 +110,18 @@ class JointStrategy:
 
     explicit_backward = False
 
-    def __init__(self, bound: BoundStrategy, agreement: Agreement) -> None:
+    def __init__(self, bound: RankKernel, agreement: Agreement) -> None:
         self._bound, self._agreement = bound, agreement
         self._error: Exception | None = None
         self.timing = False
         self.frees_graph, self.expected_kernels = bound.frees_graph, bound.expected_kernels
         self.backend, self.lse_tolerance = bound.backend, bound.lse_tolerance
 
-    def load(self, q_BTND: Tensor, k_BSGD: Tensor, v_BSGD: Tensor) -> Inputs:
+    def load(self, q_BTND: Tensor, k_BSGD: Tensor, v_BSGD: Tensor) -> Any:
         """As the strategy does."""
         return self._agreement.together(self._bound.load, q_BTND, k_BSGD, v_BSGD)
 
-    def load_dout(self, dout_BTND: Tensor) -> Tensor:
+    def load_dout(self, dout_BTND: Tensor) -> Any:
         """As the strategy does."""
         return self._agreement.together(self._bound.load_dout, dout_BTND)
 
@@ -129,14 +129,14 @@ class JointStrategy:
         """Never called, as the strategy's."""
         return self._bound.load_forward(out_BTND, lse_BNT)
 
-    def forward(self, inputs: Inputs) -> Forward:
+    def forward(self, inputs: Any) -> Forward:
         """One forward."""
         guard = Guard(self._error)
         made = self._bound.forward_with(inputs, guard)
         self._keep(guard)
         return made
 
-    def backward(self, inputs: Inputs, forward: Forward, dout: Tensor) -> Grads:
+    def backward(self, inputs: Any, forward: Forward, dout: Any) -> Any:
         """One backward."""
         guard = Guard(self._error)
         made = self._bound.backward_with(inputs, forward, dout, guard)
@@ -148,14 +148,20 @@ class JointStrategy:
         out_BTND, lse_BNT = self._agreement.together(self._bound.canonical_out, forward)
         return out_BTND, lse_BNT if all(self._agreement.exchange(lse_BNT is not None)) else None
 
-    def canonical_grads(self, grads: Grads) -> Grads:
+    def canonical_grads(self, grads: Any) -> Grads:
         """As the strategy does."""
         return self._agreement.together(self._bound.canonical_grads, grads)
+
+    @property
+    def can_be_silent(self) -> bool:
+        """Whether `silent` works: not where a library exchanges tensors itself."""
+        return self._bound.transport is not None
 
     @contextmanager
     def silent(self) -> Iterator[None]:
         """Exchange nothing inside: for timing the computation alone."""
         transport = self._bound.transport
+        assert transport is not None
         self._bound.transport = SilentTransport(transport.rank, transport.size)
         try:
             yield

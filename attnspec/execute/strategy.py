@@ -6,7 +6,8 @@ import dataclasses
 import time
 
 from attnspec import plugins
-from attnspec.exchange.bound import BoundStrategy
+from attnspec.exchange.bound import RankKernel
+from attnspec.exchange.groups import Ranks
 from attnspec.execute.joint import Agreement, JointStrategy
 from attnspec.execute.prepared import Prepared, kernel_params
 from attnspec.ids import canonical_json
@@ -18,16 +19,22 @@ from attnspec.support import BoundKernel, Problem
 from attnspec.wire import Implementation
 
 
-def plan_strategy(implementation: Implementation, problem: Problem, docs: IntArray, cp_size: int) -> Sharding:
+def plan_strategy(implementation: Implementation, problem: Problem, docs: IntArray, ranks: Ranks) -> Sharding:
     """Who holds, computes, sends and receives what. Raises UnsupportedError where heads or degrees do not fit.
 
-    docs: lengths of the pack's documents, summing to seqlen_q.
+    docs: lengths of the pack's documents, summing to seqlen_q. A strategy with `dispatch` in the place of `shard` gets
+    its plan from its library, by all ranks together.
     """
     assert implementation.strategy is not None
     module = plugins.load("strategies", implementation.strategy)
     params = plugins.make_params(module, implementation.strategy_params)
-    module.check(params, problem.shape, cp_size)
-    plan: Sharding = module.shard(params, problem.slices, docs, problem.shape, cp_size)
+    module.check(params, problem.shape, ranks.size)
+    plan: Sharding
+    if hasattr(module, "dispatch"):
+        assert problem.device is not None
+        plan = module.dispatch(params, implementation.kernel, problem.slices, problem.shape, ranks, problem.device)
+    else:
+        plan = module.shard(params, problem.slices, docs, problem.shape, ranks.size)
     return plan
 
 
@@ -49,7 +56,7 @@ def prepare_strategy(
 
     transport = agreement.ranks.transport
     started = time.perf_counter()
-    bound: BoundStrategy = strategy.bind(plan, bind, transport, problem.device, needs_backward=problem.needs_backward)
+    bound: RankKernel = strategy.bind(plan, bind, transport, problem.device, needs_backward=problem.needs_backward)
     return Prepared(
         bound=JointStrategy(bound, agreement),
         needs_backward=problem.needs_backward,

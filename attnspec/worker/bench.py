@@ -230,8 +230,8 @@ class StrategyBench:
         """Made once for forward and backward. Raises UnsupportedError where heads or degrees do not fit."""
         key = repr(implementation)
         if key not in self._plans:
-            problem, size = self._problem(needs_backward=False), self._agreement.ranks.size
-            self._plans[key] = plan_strategy(implementation, problem, np.asarray(self._docs), size)
+            problem, ranks = self._problem(needs_backward=False), self._agreement.ranks
+            self._plans[key] = plan_strategy(implementation, problem, np.asarray(self._docs), ranks)
         return self._plans[key]
 
     def timer(self, clock: Clock, prepared: Prepared, step: Step) -> Timer:

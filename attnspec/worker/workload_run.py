@@ -264,6 +264,8 @@ class WorkloadRun:
         """What of the time is not computation: a few iterations more, with nothing sent."""
         prepared = unit.prepared
         assert prepared is not None and isinstance(prepared.bound, JointStrategy)
+        if not prepared.bound.can_be_silent:
+            return
         try:
             with prepared.bound.silent():
                 timer = bench.timer(self.clock, prepared, prepared.step(case.request.pass_))
