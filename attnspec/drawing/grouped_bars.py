@@ -49,6 +49,8 @@ def grouped_bars(
     axes.set_axisbelow(True)
     axes.grid(axis="y", color="#D9D9D9", linewidth=0.6)
     tallest = max((bar.height for bar in bars if bar.height is not None), default=0.0) or 1.0
+    # Room for intervals, but for no interval so wide that it would flatten the bars.
+    reach = min(1.5 * tallest, max([tallest, *(bar.high for bar in bars if bar.high is not None)]))
     any_mark = False
     for index, label in enumerate(labels):
         offset = (index - (len(labels) - 1) / 2) * width
@@ -101,7 +103,7 @@ def grouped_bars(
     axes.set_xlim(-0.55, len(positions) - 0.45)
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
-    axes.set_ylim(0, tallest * 1.12)
+    axes.set_ylim(0, max(reach * 1.03, tallest * 1.12))
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_title(title, loc="left", fontweight="bold")
     axes.set_title(badge, loc="right", fontsize=8, color="#444444")
