@@ -125,11 +125,16 @@ def _driver(nvml: Nvml | None) -> str | None:
     return version
 
 
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _cpu() -> dict[str, Any]:
     return {
         "model": _first(_lines("/proc/cpuinfo"), "model name") or platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
-        "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "usable_cores": usable_cores(),
         "threads": torch.get_num_threads(),
         "governor": next(iter(_lines("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")), None),
         "memory_kib": _first(_lines("/proc/meminfo"), "MemTotal"),

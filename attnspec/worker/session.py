@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import torch
@@ -15,15 +16,23 @@ from attnspec.execute.memory import available_host_bytes, limit_host_memory
 from attnspec.record.journal import JournalWriter
 from attnspec.wire import JobRequest
 from attnspec.worker.control import EventStream, Stop
-from attnspec.worker.environment import Environment, look_around
+from attnspec.worker.environment import Environment, look_around, usable_cores
 from attnspec.worker.failures import failure_of
 from attnspec.worker.job import run_job
 from attnspec.worker.reporter import Reporter
 
 
 def run_session(request: JobRequest, events: EventStream, stop: Stop, *, rank: int, local_rank: int) -> None:
-    """Execute the job of one rank. Raises EnvironmentMissingError, JournalError, DeviceLostError."""
+    """Execute the job of one rank.
+
+    On the CPU one core stays free for the host, which supervises, and for the system: a team of threads that waits for
+    one of its own to get a core back takes many times as long. OMP_NUM_THREADS in the environment overrides that.
+
+    Raises EnvironmentMissingError, JournalError, DeviceLostError.
+    """
     plugins.load_files(request.plugins)
+    if request.device == "cpu" and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, usable_cores() // request.world_size - 1))
     environment = look_around(request, local_rank)
     device = environment.device
     if device.type == "cpu":
