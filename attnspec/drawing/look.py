@@ -100,20 +100,24 @@ def labelled(rows: Sequence[Row]) -> list[tuple[str, Row]]:
     """
     whole = _with_backends(rows)
     kinds: dict[str, dict[str, set[str]]] = {}
+    meshes: dict[tuple[str, int | None, int | None], set[str]] = {}
     for row in whole:
-        held = kinds.setdefault(implementation(row), {name: set() for name in _TELLING})
-        for name in _TELLING:
-            held[name].update({row[name]} - {None})
+        base = implementation(row)
+        held = kinds.setdefault(base, {name: set() for name in ("provider", "env")})
+        for name, values in held.items():
+            values.update({row[name]} - {None})
+        # Degrees follow the number of ranks, so they tell cases apart only where these have one number.
+        place = (base, row.get("cp_size"), row.get("seqlen"))
+        meshes.setdefault(place, set()).update({row["mesh"]} - {None})
+    crowded = {base for (base, *_), held in meshes.items() if len(held) > 1}
 
     def label(row: Row) -> str:
         base = implementation(row)
-        told = [row[name] for name in _TELLING if len(kinds[base][name]) > 1 and row[name] not in (None, "{}")]
-        return ", ".join([base, *told])
+        telling = [name for name, values in kinds[base].items() if len(values) > 1]
+        telling += ["mesh"] if base in crowded else []
+        return ", ".join([base, *(row[name] for name in telling if row[name] not in (None, "{}"))])
 
     return [(label(row), row) for row in whole]
-
-
-_TELLING = ("provider", "mesh", "env")
 
 
 def _with_backends(rows: Sequence[Row]) -> list[Row]:

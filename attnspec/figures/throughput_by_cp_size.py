@@ -6,14 +6,13 @@ of ranks and several lengths, the bars stand over tokens per rank instead. A mar
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from attnspec.drawing.grouped_bars import Bar, grouped_bars
-from attnspec.drawing.look import PASS_TITLES, Drawing, Row, implementation, mask_title
+from attnspec.drawing.look import PASS_TITLES, Drawing, Row, labelled, mask_title
 from attnspec.units import format_count
 
 if TYPE_CHECKING:
@@ -72,26 +71,6 @@ def _drawing(key: Key, rows: Sequence[Row], share: int | None) -> Drawing:
 
 
 def _bars(rows: Sequence[Row], axis: str) -> list[Bar]:
-    """Degrees follow cp_size, so a label has them only where they tell two cases of one position apart."""
-    kernels: dict[tuple[str, str], set[str]] = {}
-    for row in rows:
-        kernels.setdefault((row["kernel"], row["strategy"]), set()).update({row["backend"]} - {None})
-    held = []
-    for row in rows:
-        backends = kernels[row["kernel"], row["strategy"]]
-        backend = next(iter(backends)) if row["backend"] is None and len(backends) == 1 else row["backend"]
-        held.append((implementation({**row, "backend": backend}), row))
-    for telling in ("provider", "mesh", "env"):
-        taken = Counter((label, row[axis]) for label, row in held)
-        held = [
-            (
-                f"{label}, {row[telling]}"
-                if taken[label, row[axis]] > 1 and row[telling] not in (None, "{}")
-                else label,
-                row,
-            )
-            for label, row in held
-        ]
     return [
         Bar(
             label=label,
@@ -101,7 +80,7 @@ def _bars(rows: Sequence[Row], axis: str) -> list[Bar]:
             high=_per_gpu(row, "tflops_ci_high"),
             status=row["status"],
         )
-        for label, row in held
+        for label, row in labelled(rows)
     ]
 
 
