@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from attnspec.execute.clock import Clock
 from attnspec.execute.joint import Agreement
+from attnspec.execute.links import link_facts
 from attnspec.wire import JobRequest, WorkloadRequest
 from attnspec.worker.anchor import Anchor
 from attnspec.worker.environment import Environment, conditions
@@ -17,6 +18,9 @@ def run_job(
     """Say hello, measure, say bye. Raises DeviceLostError and JournalError; everything else is an outcome."""
     reporter.hello()
     reporter.note("conditions", {"when": "start", **conditions(environment), "flush_bytes": clock.flush_bytes})
+    if agreement.ranks.size > 1:
+        facts = agreement.together(link_facts, agreement.ranks, environment.device, clock.synchronize)
+        reporter.note("bandwidth", facts)
     anchor = Anchor(request, reporter, agreement)
 
     def run(workload: WorkloadRequest, cases: list[CaseState]) -> None:

@@ -276,7 +276,7 @@ class WorkloadRun:
             return
         (compute_ns,) = self.agreement.largest([median([sample.elapsed_ns for sample in taken])])
         elapsed_ns = median([sample_ns for held in one.samples_ns for sample_ns in held])
-        case.exposed_comm_ms.append((elapsed_ns - compute_ns) / 1e6)
+        case.exposed_comm_ms.append(max(elapsed_ns - compute_ns, 0.0) / 1e6)
 
     def _end_or_put_aside(
         self, unit: Unit, cases: Sequence[CaseState], number: int, error: Exception | None, *, alone: bool

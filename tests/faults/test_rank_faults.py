@@ -81,6 +81,10 @@ def test_packs_add_up(pool, tmp_path):
     assert 1 <= one.load_imbalance < 1.2
     assert one.comm_bytes == 2 * max(sum(-(-length // 4) * 2 for length in pack) for pack in packs) * 4 * 16 * 4
     assert one.exposed_comm_ms is not None
+    assert one.exposed_comm_ms >= 0
+    (links, *_) = [note.data for note in journal.notes if note.kind == "bandwidth"]
+    assert links["num_ranks"] == 2
+    assert all(rate > 0 for one in links["rates"] for rate in one.values())
     rows = journal.timings.to_pylist()
     for pack in range(len(packs)):
         taken = [
