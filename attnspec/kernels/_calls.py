@@ -163,6 +163,11 @@ class VarlenKernel:
         out, native = self._library.forward(call.arguments, q[:, call.rows], k[:, call.keys], v[:, call.keys])
         return out, call.arguments.lse_layout.view(native, len(out))
 
+    def partial(self, forward: Forward) -> tuple[Tensor, Tensor]:
+        """(out_BTND, lse_BTN) as the library left them: lse may hold +inf on rows without keys."""
+        assert forward.lse is not None
+        return forward.out, forward.lse
+
     def canonical_out(self, forward: Forward) -> tuple[Tensor, Tensor]:
         """out as it is; lse_BNT with -inf where the library wrote +inf for a row without keys."""
         import torch

@@ -132,6 +132,11 @@ class FfaFa4Kernel:
         )
         return dq, dk, dv
 
+    def partial(self, forward: Forward) -> tuple[Tensor, Tensor]:
+        """(out_BTND, lse_BTN) as the library left them."""
+        assert forward.lse is not None
+        return self._batched(forward.out), forward.lse.view(self._batch, -1, forward.lse.shape[1])
+
     def canonical_out(self, forward: Forward) -> tuple[Tensor, Tensor]:
         """With the batch; lse_BNT."""
         assert forward.lse is not None
