@@ -35,6 +35,7 @@ def tensors_of(shape, slices, q_rows=None, k_rows=None):
 def implementation(strategy, kernel="reference", strategy_params=None, **kernel_params):
     return Implementation(
         kernel=kernel,
+        provider=kernel_params.pop("provider", None),
         backend=kernel_params.pop("backend", None),
         strategy=strategy,
         strategy_params=strategy_params or {},
@@ -46,7 +47,7 @@ def prepared_strategy(ranks, asked, shape, slices, docs):
     """(the strategy loaded with one rank's tensors, the tensors)."""
     problem = Problem(shape=shape, slices=slices, needs_backward=True, device=CPU)
     plan = plan_strategy(asked, problem, np.asarray(docs), ranks)
-    prepared = prepare_strategy(asked, problem, "torch", plan, Agreement(ranks, str))
+    prepared = prepare_strategy(asked, problem, asked.provider or "torch", plan, Agreement(ranks, str))
     tensors = tensors_of(shape, slices, prepared.q_rows, prepared.k_rows)
     prepared.load(tensors)
     return prepared, tensors

@@ -5,7 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from ranks import RankPool
-from strategy_runs import expected, implementation, mask_slices, put_together, run_strategies, sent_and_planned
+from stand_in_ranks import run_with_stand_in
+from strategy_runs import (
+    expected,
+    implementation,
+    mask_slices,
+    prepared_strategy,
+    put_together,
+    run_strategies,
+    sent_and_planned,
+)
+from test_library_adapters import ADAPTERS
 
 from attnspec import plugins
 from attnspec.errors import UnsupportedError
@@ -174,6 +184,26 @@ def exchanged(ranks):
     return found
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "fa3 xformers",
+        pytest.param("fa2 flash-attn", marks=pytest.mark.slow),
+        pytest.param("ffa", marks=pytest.mark.slow),
+    ],
+)
+def test_the_libraries_calls_on_parts_of_the_mask(pools, name):
+    kernel, provider, *_ = ADAPTERS[name]
+    asked = [implementation(one, kernel, params, provider=provider) for one, params in meshes(4)]
+    shape = shape_of("float32")
+    for mask in QUICK_MASKS:
+        slices, docs = mask_slices(mask, DOCS, **MASKS[mask]), DOCS
+        wanted = expected(shape, slices)
+        of_ranks = pools(4).run(run_with_stand_in, name, [(one, shape, slices, docs) for one in asked])
+        for one, *found in zip(asked, *of_ranks, strict=True):
+            compare(put_together(found, slices), wanted, 1e-4, f"{one.strategy} {dict(one.strategy_params)} on {mask}")
+
+
 @pytest.mark.parametrize("size", [2, 4])
 def test_what_is_sent_is_what_the_plan_says(pools, size):
     asked = [implementation(name, strategy_params=params) for name, params in meshes(size)]
@@ -196,7 +226,6 @@ def test_ulysses_takes_a_kernel_without_explicit_backward(pools):
 
 def run_without_lse(ranks, asked, shape, slices, docs):
     """lse of a forward, None where the kernel gives none; and whether gradients are right."""
-    from strategy_runs import prepared_strategy
 
     prepared, _ = prepared_strategy(ranks, asked, shape, slices, docs)
     forward = prepared.bound.forward(prepared.inputs)
