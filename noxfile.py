@@ -72,7 +72,7 @@ def tests(session: nox.Session) -> None:
 def slow(session: nox.Session) -> None:
     """What takes longer on the CPU: large sizes, many seeds, faults with real workers."""
     install(session, *TESTS)
-    session.run("pytest", "-m", "slow and not gpu and not integration", *session.posargs)
+    session.run("pytest", "-m", "slow and not gpu and not integration", "-n", "2", *session.posargs)
 
 
 @nox.session

@@ -258,6 +258,7 @@ def test_a_masked_row_gives_zeros_and_finite_gradients():
         check_values(name, values, slices, torch.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, while it compiles
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile on the CPU needs a C++ compiler")
 def test_flex_computes_masks_of_one_interval_with_one_graph(monkeypatch):

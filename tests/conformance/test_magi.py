@@ -38,6 +38,7 @@ def run_magi(ranks, masks):
     return found
 
 
+@pytest.mark.slow
 def test_its_layout_and_results_come_back_right():
     masks = [mask_slices(name, DOCS) for name in ("varlen_causal", "full", "share_question")]
     with RankPool(2) as pool:

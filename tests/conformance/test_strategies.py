@@ -100,7 +100,7 @@ def shipped(names):
     return {name: (mask_slices(name, DOCS, **MASKS[name]), DOCS) for name in names}
 
 
-@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("size", [2, 3, pytest.param(4, marks=pytest.mark.slow)])
 def test_strategies_are_the_specification(pools, size):
     asked = [implementation(name, strategy_params=params) for name, params in meshes(size)]
     check(pools(size), asked, shape_of(), shipped(QUICK_MASKS))
@@ -204,7 +204,7 @@ def test_the_libraries_calls_on_parts_of_the_mask(pools, name):
             compare(put_together(found, slices), wanted, 1e-4, f"{one.strategy} {dict(one.strategy_params)} on {mask}")
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_what_is_sent_is_what_the_plan_says(pools, size):
     asked = [implementation(name, strategy_params=params) for name, params in meshes(size)]
     slices = mask_slices("varlen_causal", DOCS)
