@@ -75,9 +75,7 @@ def test_a_spec_has_every_default_filled():
         kernel_params={"block": 128, "stages": 2, "ratio": 0.5, "tiles": [64, 64], "copy": False},
     )
     ring, bound = distributed.strategies
-    assert ring.implementation == Implementation(
-        kernel="toy_plain", strategy="toy_ring", strategy_params={"window": 1}
-    )
+    assert ring.implementation == Implementation(kernel="toy_plain", strategy="toy_ring", strategy_params={"window": 1})
     assert (bound.name, bound.implementation.kernel) == ("toy_bound", "toy_kernel")
 
 
