@@ -17,11 +17,13 @@ from pathlib import Path
 
 from attnspec.errors import EnvironmentMissingError, WireError
 from attnspec.launch.supervision import Ended, Said
+from attnspec.launch.torchrun_log import first_failure, without_torchrun
 from attnspec.wire import Event, loads
 
 TOKEN = "ATTNSPEC_WORKER_TOKEN"
 GRACE_S = 5.0
 LAST_LINES = 12
+LOG_BYTES = 2**15
 
 
 class WorkerProcess:
@@ -106,7 +108,10 @@ class WorkerProcess:
             assert self._process.stdin is not None
             self._process.stdin.close()
         killed = not ours and returncode != 0 and _oom_kills() > self._oom_kills
-        self._hear(Ended(returncode=returncode, last_lines=last_lines(self._log), oom_killed=killed))
+        words, failure = last_lines(self._log), first_failure(log_end(self._log))
+        if failure is not None:
+            returncode, words = failure.returncode, f"{words}\nrank {failure.rank} was the first to end".strip()
+        self._hear(Ended(returncode=returncode, last_lines=words, oom_killed=killed))
 
     def _kill(self) -> None:
         with self._lock:
@@ -119,16 +124,20 @@ class WorkerProcess:
                 os.killpg(self.pid, signal.SIGKILL)
 
 
-def last_lines(log: Path) -> str:
-    """The last lines of a log, for a message."""
+def log_end(log: Path) -> str:
+    """The end of a log; nothing for one that cannot be read."""
     try:
         with log.open("rb") as stream:
             stream.seek(0, os.SEEK_END)
-            stream.seek(max(0, stream.tell() - 8192))
-            text = stream.read().decode(errors="replace")
+            stream.seek(max(0, stream.tell() - LOG_BYTES))
+            return stream.read().decode(errors="replace")
     except OSError:
         return ""
-    return "\n".join([line for line in text.splitlines() if line.strip()][-LAST_LINES:])
+
+
+def last_lines(log: Path) -> str:
+    """The last lines of a log, for a message."""
+    return "\n".join([line for line in without_torchrun(log_end(log)).splitlines() if line.strip()][-LAST_LINES:])
 
 
 def _holders(token: str) -> list[int]:
