@@ -61,43 +61,25 @@ class Outputs:
 
 
 class Sum:
-    """The sum of gradients over slots of one tensor. many: as in Outputs.
-
-    Of few parts those that do not cover all slots wait for one that does, so that no zeros are written first.
-    """
+    """The sum of gradients over slots of one tensor. many: as in Outputs."""
 
     def __init__(self, like_BTND: Tensor, *, many: bool) -> None:
         self._like, self._many = like_BTND, many
         self._sum: Tensor | None = None
-        self._waiting: list[tuple[Tensor, slice]] = []
 
     def add(self, part_BTND: Tensor, rows: slice, *, whole: bool) -> None:
         """A part over `rows`; the first one that covers all slots is taken over and changed in place."""
         if self._sum is None and whole:
             self._sum = part_BTND
-            self._add_waiting()
-        elif self._sum is None and not self._many:
-            self._waiting.append((part_BTND, rows))
-        else:
-            self._started()[:, rows].add_(part_BTND)
-
-    def result(self) -> Tensor:
-        """In the inputs' type; zeros when nothing was added."""
-        if self._sum is None:
-            self._started()
-            self._add_waiting()
-        assert self._sum is not None
-        return self._sum.to(self._like.dtype)
-
-    def _started(self) -> Tensor:
+            return
         if self._sum is None:
             self._sum = torch.zeros_like(self._like, dtype=wide(self._like.dtype) if self._many else self._like.dtype)
         elif self._many and self._sum.dtype in HALF:
             self._sum = self._sum.to(torch.float32)
-        return self._sum
+        self._sum[:, rows].add_(part_BTND)
 
-    def _add_waiting(self) -> None:
-        assert self._sum is not None
-        for part_BTND, rows in self._waiting:
-            self._sum[:, rows].add_(part_BTND)
-        self._waiting.clear()
+    def result(self) -> Tensor:
+        """In the inputs' type; zeros when nothing was added."""
+        if self._sum is None:
+            return torch.zeros_like(self._like)
+        return self._sum.to(self._like.dtype)
