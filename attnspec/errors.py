@@ -39,6 +39,12 @@ class JournalError(AttnspecError):
     """A run folder's journal cannot be read or written (full disk, read-only folder, damaged file)."""
 
 
+class UnwritableError(JournalError):
+    """The folder that a run was given cannot be written at all; another one can (`--out`)."""
+
+    exit_code = 2
+
+
 class UnsupportedError(AttnspecError):
     """A library cannot do what a case asks. Becomes status `unsupported`, never a crash.
 

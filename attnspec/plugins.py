@@ -12,6 +12,7 @@ import importlib.metadata
 import importlib.util
 import pkgutil
 import sys
+import traceback
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
@@ -67,6 +68,10 @@ def load(kind: str, name: str) -> ModuleType:
 def load_file(path: str | Path) -> str:
     """Load a plug-in file given by the user and return its name. Raises InputError when it is not one."""
     file = Path(path).resolve()
+    if str(file) in loaded_files():
+        return file.stem
+    if not file.exists():
+        raise InputError(f"{path}: no such file; allowed: a plug-in's Python file")
     if not file.is_file() or file.suffix != ".py":
         raise InputError(f"{path}: not a Python file")
     name = file.stem
@@ -76,12 +81,15 @@ def load_file(path: str | Path) -> str:
     sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[spec.name]
+        if isinstance(error, SystemExit) and traceback.extract_tb(error.__traceback__)[-1].filename != str(file):
+            raise  # not its own doing: someone ends the process
         raise InputError(f"{path}: failed to load: {type(error).__name__}: {error}") from error
     kind = getattr(module, "PLUGIN_KIND", None)
     if kind not in KINDS:
-        raise InputError(f"{path}: PLUGIN_KIND is {kind!r}; allowed: {', '.join(KINDS)}")
+        hint = nearest(kind, KINDS) if isinstance(kind, str) else ""
+        raise InputError(f"{path}: PLUGIN_KIND is {kind!r}{hint}; allowed: {', '.join(KINDS)}")
     if name in names(kind):
         raise InputError(f"{path}: a {SINGULAR[kind]} named {name!r} exists already; rename the file")
     _extra[kind][name] = module
@@ -96,6 +104,16 @@ def load_files(paths: Iterable[str | Path]) -> tuple[str, ...]:
 def loaded_files() -> tuple[str, ...]:
     """Paths of the plug-in files loaded so far, for a worker to load them too."""
     return tuple(str(module.__file__) for modules in _extra.values() for module in modules.values())
+
+
+def culprit(error: BaseException) -> str | None:
+    """The plug-in file, of those loaded by path, that an error comes from or that lacks what it was asked for."""
+    files = loaded_files()
+    lacking = error.obj if isinstance(error, AttributeError) else None
+    if isinstance(lacking, ModuleType) and getattr(lacking, "__file__", None) in files:
+        return lacking.__file__
+    frames = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    return next((file for file in reversed(frames) if file in files), None)
 
 
 def make_params(module: ModuleType, values: Mapping[str, Any]) -> Any:

@@ -11,6 +11,9 @@ _SUFFIXES = {"": 1, "K": 1024, "M": 1024**2}
 _COUNT = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<suffix>[A-Za-z]*)", re.ASCII)
 _FRACTION = re.compile(r"(?P<top>\d+)\s*/\s*(?P<bottom>\d+)", re.ASCII)
 _PERCENT = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*%", re.ASCII)
+_DECIMAL = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
+_LONGEST = 60
+"""Characters of a number; what is longer is no quantity, and Python refuses to read 5,000 digits."""
 MAX_COUNT = 2**62
 
 
@@ -28,7 +31,7 @@ def parse_count(value: int | str) -> int:
     if isinstance(value, int):
         count = Fraction(value)
     else:
-        match = _COUNT.fullmatch(value)
+        match = _COUNT.fullmatch(value) if len(value) <= _LONGEST else None
         if match is None:
             raise InputError(f"got {value!r}; allowed: {allowed}")
         suffix = match["suffix"]
@@ -57,18 +60,20 @@ def format_count(count: int) -> str:
 
 
 def parse_fraction(value: float | str) -> Fraction:
-    """A share of a whole in (0, 1]: `1/4`, `0.25`, `25%`.
+    """A share of a whole in (0, 1]: `1/4`, `0.25`, `25%`; the decimal as a number or as a command line's text.
 
-    >>> parse_fraction("1/4"), parse_fraction(0.25), parse_fraction("25%")
-    (Fraction(1, 4), Fraction(1, 4), Fraction(1, 4))
+    >>> parse_fraction("1/4"), parse_fraction(0.25), parse_fraction("25%"), parse_fraction("0.25")
+    (Fraction(1, 4), Fraction(1, 4), Fraction(1, 4), Fraction(1, 4))
     """
     allowed = "a share over 0 and at most 1, such as 1/4, 0.25 or 25%"
     share: Fraction | None = None
-    if isinstance(value, str):
+    if isinstance(value, str) and len(value) <= _LONGEST:
         if match := _FRACTION.fullmatch(value.strip()):
             share = Fraction(int(match["top"]), int(match["bottom"])) if int(match["bottom"]) else None
         elif match := _PERCENT.fullmatch(value.strip()):
             share = Fraction(match["number"]) / 100
+        elif match := _DECIMAL.fullmatch(value.strip()):
+            share = Fraction(match[0])
     elif isinstance(value, int | float) and not isinstance(value, bool) and value == value:
         share = Fraction(str(value)) if abs(value) != float("inf") else None
     if share is None or not 0 < share <= 1:

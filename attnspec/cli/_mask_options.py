@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import click
 import numpy as np
 
 from attnspec import catalog, plugins
-from attnspec.errors import InputError
+from attnspec.errors import InputError, SpecError
 from attnspec.masks import make_slices
 from attnspec.slices import AttnSlices
 from attnspec.slices.documents import document_lengths
@@ -59,12 +59,13 @@ def mask_options(command: C) -> C:
 def named_mask(name: str, seqlen: str | None, docs: str | None, params: Sequence[str]) -> NamedMask:
     """The mask that options name. Raises InputError saying what is wrong with which option."""
     module = catalog.load("masks", name)
-    values = catalog.validate_params("masks", name, _parse_params(params))
+    values = _checked_params(name, params)
     if docs is None and seqlen is None:
         raise InputError("give --seqlen, --docs or both")
     lengths = None if docs is None else _parse_documents(docs)
     total = sum(lengths or []) if seqlen is None else _count("--seqlen", seqlen)
     held = [total] if lengths is None else lengths
+    document_lengths(held, total)  # before anything is said about them
     if not module.USES_DOCUMENTS and sum(length > 0 for length in held) > 1:
         users = [other for other in catalog.names("masks") if catalog.load("masks", other).USES_DOCUMENTS]
         # A pack always has documents; said aloud, since a packed batch counted as one sequence is a common slip.
@@ -73,9 +74,18 @@ def named_mask(name: str, seqlen: str | None, docs: str | None, params: Sequence
             f"{', '.join(users)}",
             err=True,
         )
-    over = held if module.USES_DOCUMENTS else [document_lengths(held, total).sum()]
+    over = held if module.USES_DOCUMENTS else [total]
     slices = make_slices(module, plugins.make_params(module, values), over, total)
     return NamedMask(name=name, params=values, docs=np.asarray(held, dtype=np.int64), slices=slices)
+
+
+def _checked_params(mask: str, items: Sequence[str]) -> dict[str, Any]:
+    """The parameters with defaults filled. Problems name the option, since there is no file that they stand in."""
+    given = _parse_params(items)
+    try:
+        return catalog.validate_params("masks", mask, given)
+    except SpecError as error:
+        raise SpecError(replace(one, file=f"--param of {mask}") for one in error.problems) from None
 
 
 def _parse_params(items: Sequence[str]) -> dict[str, Any]:
@@ -90,6 +100,8 @@ def _parse_params(items: Sequence[str]) -> dict[str, Any]:
             values[name] = json.loads(text)
         except ValueError:
             values[name] = text
+        except RecursionError:
+            raise InputError(f"--param {name}: is nested too deeply") from None
     return values
 
 

@@ -34,7 +34,7 @@ def watching(console: Console) -> Iterator[Watcher]:
         lines.flush_resumed()
         return
     columns = (
-        SpinnerColumn(),
+        SpinnerColumn("dots" if console.encoding.startswith("utf") else "line"),
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
@@ -64,8 +64,8 @@ class _Lines:
                 job = happening.job
                 env = "".join(f" {name}={value}" for name, value in job.env.items())
                 ranks = "1 rank" if job.world_size == 1 else f"{job.world_size} ranks"
-                number = f"job {happening.number} of {happening.num_jobs}: {len(happening.cases)} cases, {ranks}{env}"
-                self._print(escape(number))
+                cases = "1 case" if len(happening.cases) == 1 else f"{len(happening.cases)} cases"
+                self._print(escape(f"job {happening.number} of {happening.num_jobs}: {cases}, {ranks}{env}"))
             case TurnBegan():
                 self._turn(happening)
             case CaseEnded():

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from attnspec.cli._paths import PATH
 from attnspec.errors import EnvironmentMissingError
 from attnspec.launch.run_lock import Holder, holder, is_held
 from attnspec.report.run import open_run
@@ -20,7 +21,7 @@ _KILL_PATIENCE_S = 10.0
 
 
 @click.command("cancel")
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=PATH)
 def command(run: Path) -> int:
     """Stop the process that works in RUN, with its workers.
 

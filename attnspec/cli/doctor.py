@@ -53,7 +53,8 @@ def command(name: str, timeout: int, as_json: bool) -> int:
         content[kind][plugin] = answer
     content["launchers"] = {one: _launcher(one) for one in plugins.names("launchers")}
     if as_json:
-        click.echo(json.dumps(content))
+        told = {kind: {name: _told(answer) for name, answer in answers.items()} for kind, answers in content.items()}
+        click.echo(json.dumps(told))
     else:
         click.echo(f"runner {runner.name}: {found.describe()}")
         click.echo("\n".join(_lines(content)))
@@ -166,6 +167,12 @@ def _launcher(name: str) -> Answer:
 
 def _unusable(reason: str, fix: str | None) -> Answer:
     return {"usable": False, "provider": None, "version": None, "reason": reason, "fix": fix}
+
+
+def _told(answer: Answer) -> Answer:
+    """An answer as JSON tells it, with the fix behind the reason."""
+    reason = "; fix: ".join(filter(None, (answer["reason"], answer["fix"]))) or None
+    return {"usable": answer["usable"], "provider": answer["provider"], "version": answer["version"], "reason": reason}
 
 
 def _lines(content: Mapping[str, Mapping[str, Answer]]) -> Iterator[str]:

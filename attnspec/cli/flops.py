@@ -11,13 +11,15 @@ from attnspec.flops import attention_flops
 from attnspec.shape import PASSES
 from attnspec.slices import area
 
+_SIZE = click.IntRange(1, 2**31 - 1)
+
 
 @click.command("flops")
 @click.option("--mask", "name", required=True, metavar="NAME", help="A mask, such as causal.")
 @mask_options
-@click.option("--heads-q", type=int, required=True, metavar="H", help="Query heads; key heads do not count.")
-@click.option("--head-dim", type=int, required=True, metavar="D", help="Elements of a head.")
-@click.option("--batch", type=int, default=1, show_default=True, metavar="B", help="Sequences with this mask.")
+@click.option("--heads-q", type=_SIZE, required=True, metavar="H", help="Query heads; key heads do not count.")
+@click.option("--head-dim", type=_SIZE, required=True, metavar="D", help="Elements of a head.")
+@click.option("--batch", type=_SIZE, default=1, show_default=True, metavar="B", help="Sequences with this mask.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object with exact integers.")
 def command(
     name: str,

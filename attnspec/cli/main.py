@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import io
 import os
 import pkgutil
 import signal
@@ -26,7 +27,7 @@ import click
 
 import attnspec
 from attnspec import plugins
-from attnspec.errors import AttnspecError, SpecError, nearest
+from attnspec.errors import AttnspecError, InputError, SpecError, nearest
 
 TRACEBACK_VARIABLE = "ATTNSPEC_TRACEBACK"
 _INTERRUPTED, _TERMINATED = 130, 143
@@ -108,6 +109,7 @@ cli = click.version_option(attnspec.__version__, prog_name="attnspec", message="
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and leave with its exit code."""
     signal.signal(signal.SIGTERM, _terminate)
+    _ready_streams()
     raise SystemExit(exit_code(arguments))
 
 
@@ -138,10 +140,23 @@ def exit_code(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         _say(f"attnspec: {_system_error(error)}")
         return 1
-    except Exception as error:  # noqa: BLE001 (the outermost boundary: a bug becomes one line and exit code 1)
-        _say(_bug(error))
-        return 1
+    except Exception as error:  # noqa: BLE001 (the outermost boundary: a bug becomes one line and an exit code)
+        plugin = plugins.culprit(error)
+        _say(_bug(error, plugin))
+        return 1 if plugin is None else InputError.exit_code
     return code if isinstance(code, int) else 0
+
+
+def _ready_streams() -> None:
+    """Have three open streams that take any text, so that nothing written ends up in a file of ours, or nowhere."""
+    while (handle := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(handle, True)
+    os.close(handle)
+    sys.stdout = sys.stdout or open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 (as long as the process)
+    sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:
@@ -155,14 +170,15 @@ def _system_error(error: OSError) -> str:
     return f"{names}: {reason}" if names else reason
 
 
-def _bug(error: Exception) -> str:
+def _bug(error: Exception, plugin: str | None) -> str:
     if os.environ.get(TRACEBACK_VARIABLE):
         return "".join(traceback.format_exception(error)).rstrip()
     last = traceback.extract_tb(error.__traceback__)[-1]
     where = f"{Path(last.filename).name}:{last.lineno}"
     what = " ".join(f"{type(error).__name__}: {error}".split())
+    blame = "internal error, please report it" if plugin is None else f"plug-in {plugin} failed"
     return (
-        f"attnspec: internal error, please report it: {what} (at {where})\n"
+        f"attnspec: {blame}: {what} (at {where})\n"
         f"attnspec: run the same again with {TRACEBACK_VARIABLE}=1 for the traceback to report"
     )
 

@@ -12,6 +12,7 @@ import click
 
 from attnspec import plugins
 from attnspec.cli._mask_options import NamedMask, mask_options, named_mask
+from attnspec.cli._paths import FILE
 from attnspec.drawing.mask_text import mask_text
 from attnspec.errors import InputError
 from attnspec.slices import area
@@ -23,7 +24,7 @@ _ROWS_SHOWN = 20
 @click.command("mask", epilog=f"Masks: {', '.join(plugins.names('masks'))}.")
 @click.argument("name")
 @mask_options
-@click.option("--png", type=click.Path(path_type=Path, dir_okay=False), help="Draw the mask into this file.")
+@click.option("--png", type=FILE, help="Draw the mask into this file.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     name: str, seqlen: str | None, docs: str | None, params: tuple[str, ...], png: Path | None, as_json: bool

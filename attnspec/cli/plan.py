@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from attnspec.cli._paths import FILE, PATH
 from attnspec.errors import InputError, nearest
 
 if TYPE_CHECKING:
@@ -19,10 +20,10 @@ _GRAPHS = (".svg", ".dot", ".json")
 
 
 @click.command("plan")
-@click.argument("spec", type=click.Path(path_type=Path))
+@click.argument("spec", type=PATH)
 @click.option(
     "--graph",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     metavar="FILE",
     help="Write the graph: .svg drawn by stage; .dot or .json (node-link) in full.",
 )
@@ -37,22 +38,24 @@ def command(
 
     Keys of --only are columns of cells.parquet: level, kernel, strategy, mask, seqlen, cp_size, pass and so on.
     """
+    from attnspec.cli._given_spec import planned, runner_findings
     from attnspec.cli._plan_text import plan_text
     from attnspec.launch.device_peaks import nominal_tflops
     from attnspec.launch.runner_profile import load_runner, search_folders
-    from attnspec.plan import compile_plan, parse_only, restrict, select
+    from attnspec.plan import parse_only, restrict, select
     from attnspec.plan.expect import expect
-    from attnspec.spec import load_spec
+    from attnspec.spec import read_spec
 
     if graph is not None and graph.suffix not in _GRAPHS:
         hint = nearest(graph.suffix, _GRAPHS)
         raise InputError(f"--graph: got {graph}{hint}; allowed: a file ending in {', '.join(_GRAPHS)}")
     wanted = parse_only(only)
-    read = load_spec(spec, overrides)
+    held = read_spec(spec, overrides, checks=[runner_findings] if runner is None else [])
+    read = held.spec
     if runner is not None:
         read = read.model_copy(update={"runner": runner})
     profile = load_runner(read.runner, search_folders(cwd=Path.cwd(), environ=os.environ))
-    plan = compile_plan(read, device=profile.expected_device(), image=profile.image)
+    plan = planned(held, read, device=profile.expected_device(), image=profile.image)
     if wanted:
         plan = restrict(plan, select(plan.cases, wanted))
     if as_json:

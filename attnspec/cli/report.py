@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
+from attnspec.cli._paths import PATH
+from attnspec.errors import AttnspecError, InputError
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
 
 @click.command()
-@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN...")
-@click.option(
-    "--out", type=click.Path(path_type=Path), help="Folder for the page [default: RUN/report of the first run]."
-)
+@click.argument("runs", nargs=-1, required=True, type=PATH, metavar="RUN...")
+@click.option("--out", type=PATH, help="Folder for the page [default: RUN/report of the first run].")
 def command(runs: tuple[Path, ...], out: Path | None) -> None:
     """Draw the figures of one or more run folders (PNG and SVG) and a page that shows them."""
+    click.echo(f"wrote {page_of(runs, out or runs[0] / 'report')}")
+
+
+def page_of(runs: Sequence[Path], out: Path) -> Path:
+    """Write the page of some runs. Raises InputError where `out` cannot be written, AttnspecError on a full disk."""
     from attnspec.report.page import write_report
 
-    page = write_report(runs, out or runs[0] / "report")
-    click.echo(f"wrote {page}")
+    try:
+        return write_report(runs, out)
+    except OSError as error:
+        kind = AttnspecError if error.errno in _FULL else InputError
+        raise kind(f"{error.filename or out}: the page cannot be written: {error.strerror}") from None

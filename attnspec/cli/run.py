@@ -15,25 +15,28 @@ import pyarrow.compute as pc
 from rich.console import Console
 
 from attnspec import plugins
+from attnspec.cli._given_spec import planned, runner_findings
+from attnspec.cli._paths import PATH
 from attnspec.cli._progress import watching
+from attnspec.cli.report import page_of
 from attnspec.drawing.look import STATUS_WORDS
 from attnspec.errors import InputError, SpecError
 from attnspec.launch.rehearsal import rehearsal, rehearsal_runner
 from attnspec.launch.run import Order, RunResult, check_place, run_plan, survey
 from attnspec.launch.run_folder import RunFolder
 from attnspec.launch.runner_profile import Runner, load_runner, search_folders
-from attnspec.plan import compile_plan, parse_only, select
+from attnspec.plan import parse_only, select
 from attnspec.report.summary import reasons, status_line, summary_tables
-from attnspec.spec import Spec, load_spec
+from attnspec.spec import Spec, SpecFile, read_spec
 
 _WIDTH = 160
 """Columns of text that goes to no terminal."""
 
 
 @click.command("run")
-@click.argument("spec", type=click.Path(path_type=Path))
+@click.argument("spec", type=PATH)
 @click.option("--runner", metavar="NAME", help="Another runner than the spec's: a name or a path.")
-@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Run folder [default: runs/<spec name>].")
+@click.option("--out", type=PATH, metavar="DIR", help="Run folder [default: runs/<spec name>].")
 @click.option("--only", multiple=True, metavar="K=V,..", help="Only cases with these values, such as kernel=sdpa|flex.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the first N of them.")
 @click.option("--fresh", is_flag=True, help="Measure everything anew; the old journal is set aside, not deleted.")
@@ -58,7 +61,8 @@ def command(
     signal; what was measured until then is kept.
     """
     wanted = parse_only(only)
-    read = load_spec(spec, overrides)
+    held = read_spec(spec, overrides, checks=[runner_findings] if runner is None else [])
+    read = held.spec
     if rehearse and runner is not None:
         raise InputError("--rehearse brings its own runner; leave out --runner")
     if runner is not None:
@@ -68,7 +72,7 @@ def command(
     if rehearse:
         read, profile = rehearsal(read), rehearsal_runner(load_runner("local", folders))
     python, found = survey(profile, python_in_use=sys.executable)
-    plan = compile_plan(read, device=profile.expected_device() or found.device, image=profile.image)
+    plan = planned(held, read, device=profile.expected_device() or found.device, image=profile.image)
     chosen = select(plan.cases, wanted)[:limit]
     case_ids = None if len(chosen) == len(plan.cases) else frozenset(case.case_id for case in chosen)
     place = check_place(profile, python, found, plan, case_ids)
@@ -80,8 +84,9 @@ def command(
         "unpinned": unpinned,
         "only": list(only),
         "limit": limit,
+        "plugins": list(plugins.loaded_files()),
     }
-    text = _spec_text(spec, read)
+    text = _spec_text(held, read)
     order = Order(
         spec_text=text,
         spec_sha256=hashlib.sha256(text.encode()).hexdigest(),
@@ -100,14 +105,14 @@ def command(
     return result.exit_code
 
 
-def _spec_text(path: Path, spec: Spec) -> str:
+def _spec_text(held: SpecFile, spec: Spec) -> str:
     """The given text where it means the same in the run folder; else the spec in full, as JSON, which is YAML too."""
     try:
-        unchanged = load_spec(path) == spec and not Path(spec.data.lengths).is_absolute()
+        unchanged = read_spec(held.file, text=held.text).spec == spec and not Path(spec.data.lengths).is_absolute()
     except SpecError:  # valid with its overrides only
         unchanged = False
     if unchanged:
-        return path.read_text(encoding="utf-8-sig")
+        return held.text
     return json.dumps(spec.canonical(), indent=2, ensure_ascii=False) + "\n"
 
 
@@ -128,9 +133,6 @@ def _close(console: Console, folder: RunFolder, result: RunResult) -> None:
     if result.signal is not None:
         console.print(f"\nstopped by a signal; {status_line(chosen)}; run the same again to go on", highlight=False)
         return
-    from attnspec.report.page import write_report
-
-    page = write_report([folder.path], folder.report)
     for table in summary_tables(cells):
         console.print()
         console.print(table)
@@ -138,5 +140,6 @@ def _close(console: Console, folder: RunFolder, result: RunResult) -> None:
     for line in reasons(chosen):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     console.print(f"\n{status_line(chosen)}", highlight=False)
+    page = page_of([folder.path], folder.report)
     for path, what in ((folder.cells, "cases"), (folder.timings, "raw samples"), (page, "figures")):
         console.print(f"{what}: {path}", highlight=False, soft_wrap=True)

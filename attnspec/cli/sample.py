@@ -11,6 +11,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from attnspec.cli._paths import FILE
 from attnspec.errors import InputError
 from attnspec.sample.documents import draw_pieces
 from attnspec.sample.histogram import Histogram, found, in_packs, in_population, octaves, standard_errors
@@ -25,12 +26,14 @@ T = TypeVar("T")
 
 @click.command("sample")
 @click.option("--seqlen", required=True, help="Tokens of a pack: 65536, 64K, 1M.")
-@click.option("--packs", "num_packs", required=True, type=int, help="How many packs.")
-@click.option("--seed", required=True, type=int, help="Same seed, same packs, on every machine. 0 is a seed.")
+@click.option("--packs", "num_packs", required=True, type=click.IntRange(min=1), help="How many packs.")
+@click.option(
+    "--seed", required=True, type=click.IntRange(min=0), help="Same seed, same packs, on every machine. 0 is a seed."
+)
 @click.option("--data", default="page", show_default=True, help=f"{', '.join(shipped_names())}, or a file of lengths.")
 @click.option("--max-doc-fraction", default="1/4", show_default=True, help="Longest document, as a share of the pack.")
 @click.option("--json", "as_json", is_flag=True, help="Print the packs as JSON.")
-@click.option("--png", type=click.Path(path_type=Path, dir_okay=False), help="Draw source and packs into this file.")
+@click.option("--png", type=FILE, help="Draw source and packs into this file.")
 def command(
     seqlen: str, num_packs: int, seed: int, data: str, max_doc_fraction: str, as_json: bool, png: Path | None
 ) -> None:

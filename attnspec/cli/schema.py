@@ -6,9 +6,12 @@ from pathlib import Path
 
 import click
 
+from attnspec.cli._paths import FILE
+from attnspec.errors import InputError
+
 
 @click.command()
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write to a file [default: print].")
+@click.option("--out", type=FILE, help="Write to a file [default: print].")
 def command(out: Path | None) -> None:
     """Print the JSON Schema of spec files with the names and parameters of all plug-ins.
 
@@ -21,5 +24,8 @@ def command(out: Path | None) -> None:
     if out is None:
         click.echo(text, nl=False)
     else:
-        out.write_text(text, encoding="utf-8")
+        try:
+            out.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"--out: {out} cannot be written: {error.strerror}") from None
         click.echo(f"wrote {out}", err=True)

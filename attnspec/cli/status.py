@@ -10,13 +10,14 @@ from typing import Any
 
 import click
 
+from attnspec.cli._paths import PATH
 from attnspec.launch.run_lock import holder, is_held
 from attnspec.plan.requests import runnable
 from attnspec.report.run import OpenedRun, open_run
 
 
 @click.command("status")
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=PATH)
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 def command(run: Path, as_json: bool) -> None:
     """Show cases by status, jobs, the process that works in RUN, and its last activity."""

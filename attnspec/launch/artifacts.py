@@ -62,15 +62,17 @@ def prepare_artifacts(
             store.keep(path)
         if on_node is not None:
             on_node(Made(stage="sample", node_id=sample_id, path=path, reused=reused))
-        for node in nodes:
-            path = slices_path(node.mask_id)
-            reused = store.holds(path)
-            areas[node.mask_id] = _read_areas(run_dir / path) if reused else _write_slices(run_dir, node, packs)
-            if not reused:
-                store.keep(path)
-            if on_node is not None:
-                on_node(Made(stage="mask", node_id=node.mask_id, path=path, reused=reused))
-        store.save()
+        try:
+            for node in nodes:
+                path = slices_path(node.mask_id)
+                reused = store.holds(path)
+                areas[node.mask_id] = _read_areas(run_dir / path) if reused else _write_slices(run_dir, node, packs)
+                if not reused:
+                    store.keep(path)
+                if on_node is not None:
+                    on_node(Made(stage="mask", node_id=node.mask_id, path=path, reused=reused))
+        finally:  # what is made is made, also when told to stop
+            store.save()
     return {node.mask_id: areas[node.mask_id] for node in wanted}
 
 
@@ -134,10 +136,11 @@ class _Store:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             if (self._folder / SUMS).is_file():
-                for line in (self._folder / SUMS).read_text(encoding="utf-8").splitlines():
+                # Damaged sums fit no file, so that it is made anew.
+                for line in (self._folder / SUMS).read_text(encoding="utf-8", errors="replace").splitlines():
                     checksum, _, name = line.partition("  ")
                     self._sums[name] = checksum
-        except (OSError, UnicodeDecodeError) as error:
+        except OSError as error:
             raise JournalError(f"{self._folder}: artifacts cannot be kept here: {error}") from error
 
     def holds(self, path: str) -> bool:

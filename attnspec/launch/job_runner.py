@@ -142,6 +142,7 @@ class JobRunner:
         self._last_environment = _newest_environment(journal, self._job)
         self._close_writer()
         self._attempt = folder.next_attempt()
+        rounds = _rounds_done(journal, self._cases.values())
         request = job_request(
             launch.plan,
             self._job,
@@ -150,8 +151,8 @@ class JobRunner:
             device=launch.device,
             only=frozenset(asked.case_ids),
             env=launch.runner.env,
-            done=ok_keys(journal.outcomes, self._cases),
-            rounds_done=_rounds_done(journal, self._cases.values()),
+            done=_ok_keys(journal.outcomes, self._cases, rounds),
+            rounds_done=rounds,
             solo=asked.solo,
             plugins=launch.plugins,
             image_id=launch.image_id,
@@ -221,13 +222,21 @@ class JobRunner:
         return finish.verdict
 
 
-def ok_keys(outcomes: Iterable[Outcome], case_ids: Mapping[str, Any]) -> tuple[str, ...]:
-    """result_keys under which one of these cases has an ok record."""
+def _ok_keys(
+    outcomes: Iterable[Outcome], cases: Mapping[str, Case], rounds: Mapping[str, Mapping[str, int]]
+) -> tuple[str, ...]:
+    """result_keys under which one of these cases has an ok record and samples of every pack.
+
+    Samples may be gone: damaged on the disk, or voided by a later outcome.
+    """
     return tuple(
         dict.fromkeys(
             one.result_key
             for one in outcomes
-            if one.status == Status.OK and one.result_key is not None and one.case_id in case_ids
+            if one.status == Status.OK
+            and one.result_key is not None
+            and one.case_id in cases
+            and len(rounds.get(one.result_key, ())) == cases[one.case_id].workload.mask_node.sample.num_packs
         )
     )
 

@@ -115,7 +115,7 @@ def run_plan(plan: Plan, folder: RunFolder, place: Place, order: Order, watch: W
     with RunLock(folder.path), StopSignals() as signals:
         if order.fresh and (aside := folder.set_journal_aside()):
             watch(Said(text=f"starting anew; what was measured before is in {aside.name}"))
-        if folder.spec.is_file() and folder.spec.read_text(encoding="utf-8") != order.spec_text:
+        if folder.spec.is_file() and folder.spec.read_bytes() != order.spec_text.encode():
             watch(
                 Said(
                     text="the spec has changed since the last run here; cases that it no longer asks for stay journaled"
@@ -130,7 +130,8 @@ def run_plan(plan: Plan, folder: RunFolder, place: Place, order: Order, watch: W
         host_failed = False
         with ExitStack() as stack:
             stack.callback(_finish_provenance, folder, provenance, signals)
-            _prepare(plan, folder, chosen, watch)
+            with signals.obeyed():
+                _prepare(plan, folder, chosen, watch)
             launch = Launch(
                 plan=plan,
                 folder=folder,

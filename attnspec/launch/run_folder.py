@@ -15,11 +15,13 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from attnspec.errors import InputError, JournalError
+from attnspec.errors import InputError, JournalError, UnwritableError
+from attnspec.launch.run_lock import NAME
 from attnspec.plan.requests import request_path
 from attnspec.wire import JobRequest, dumps
 
 STATE = b"attnspec.journal"
+_WITHOUT = "the run folder works without it, so move it away"
 _ATTEMPT = re.compile(r"-(\d+)\.(?:json|log|(?:outcomes|timings|notes)\.arrows)")
 
 
@@ -69,7 +71,11 @@ class RunFolder:
         return self.path / "artifacts" / "logs" / f"{job_id}-{attempt}.log"
 
     def prepare(self) -> None:
-        """Make the folders. Raises InputError where a file is in the way, JournalError where nothing can be written."""
+        """Make the folders.
+
+        Raises InputError where something of the user's is in the way, UnwritableError where nothing can be written.
+        """
+        self._refuse_what_is_not_ours()
         try:
             for folder in (self.path, self.journal, self.path / "artifacts" / "jobs", self.path / "artifacts" / "logs"):
                 folder.mkdir(parents=True, exist_ok=True)
@@ -78,7 +84,23 @@ class RunFolder:
                 f"{error.filename}: a file is in the way of the run folder; choose another with --out"
             ) from None
         except OSError as error:
-            raise refused(self.path, error) from error
+            raise unwritable(self.path, error) from error
+
+    def _refuse_what_is_not_ours(self) -> None:
+        """A run replaces these files; nobody's own spec.yaml and no tables without their journal may go that way."""
+        lock = self.path / NAME
+        begun = lock.is_file() or self.provenance.is_file() or any(self.journal.glob("*.arrows"))
+        if not begun:
+            for file in (self.spec, self.plan, self.cells, self.timings):
+                if file.exists():
+                    raise InputError(
+                        f"{file}: is in the way, and {self.path} is no run folder; choose another with --out"
+                    )
+        elif not self.journal_state() and not any(self.path.glob("journal-before-*")) and _has_rows(self.timings):
+            raise InputError(
+                f"{self.path}: its journal is gone, and a run would replace the tables, which alone hold what was "
+                "measured; choose another with --out"
+            )
 
     def next_attempt(self) -> int:
         """A number above every attempt that left a file."""
@@ -125,9 +147,10 @@ class RunFolder:
         except FileNotFoundError:
             return {}
         except (OSError, ValueError) as error:
-            raise InputError(f"{self.provenance}: cannot be read: {error}") from None
+            what = error.strerror if isinstance(error, OSError) else error
+            raise InputError(f"{self.provenance}: cannot be read: {what}; {_WITHOUT}") from None
         if not isinstance(content, dict):
-            raise InputError(f"{self.provenance}: holds no JSON object")
+            raise InputError(f"{self.provenance}: holds no JSON object; {_WITHOUT}")
         return content
 
     def write_tables(self, cells: pa.Table, timings: pa.Table, state: str) -> None:
@@ -148,12 +171,22 @@ class RunFolder:
         if not (self.cells.is_file() and self.timings.is_file()):
             return False
         state = self.journal_state()
-        return not state or (pq.read_schema(self.cells).metadata or {}).get(STATE) == state.encode()
+        try:
+            return not state or (pq.read_schema(self.cells).metadata or {}).get(STATE) == state.encode()
+        except (pa.ArrowException, OSError):  # damaged; the journal holds it all
+            return False
 
     def last_activity_ns(self) -> int | None:
         """When a journal or log last changed (Unix time); None when there is none."""
         files = [*self.journal.glob("*.arrows"), *(self.path / "artifacts" / "logs").glob("*.log")]
         return max((file.stat().st_mtime_ns for file in files), default=None)
+
+
+def _has_rows(table: Path) -> bool:
+    try:
+        return table.is_file() and pq.read_metadata(table).num_rows > 0
+    except pa.ArrowException:
+        return False
 
 
 @contextmanager
@@ -180,5 +213,12 @@ def refused(path: Path, error: OSError) -> JournalError:
             "and running again goes on from there once there is room"
         )
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        return JournalError(f"{path}: the run folder is not writable ({error.strerror}); choose another with --out")
+        return unwritable(path, error)
     return JournalError(f"{path}: cannot be written ({error.strerror})")
+
+
+def unwritable(path: Path, error: OSError) -> JournalError:
+    """What to tell when a run cannot even begin in a folder; a full disk is told as ever."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return refused(path, error)
+    return UnwritableError(f"{path}: the run folder is not writable ({error.strerror}); choose another with --out")

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from attnspec.errors import JournalError, LockedError
+from attnspec.errors import LockedError, UnwritableError
 
 NAME = ".lock"
 _PATIENCE_S = 0.3
@@ -44,7 +44,7 @@ class RunLock:
         try:
             handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise JournalError(
+            raise UnwritableError(
                 f"{self._path.parent}: the run folder is not writable ({error.strerror}); choose another with --out"
             ) from error
         until = time.monotonic() + _PATIENCE_S  # `status` holds the lock for an instant

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Self
 
@@ -37,6 +38,18 @@ class StopSignals:
             signal.signal(number, handler)
         self._before.clear()
 
+    @contextmanager
+    def obeyed(self) -> Iterator[None]:
+        """A signal ends the block at once, for work that is lost without harm; what follows the block goes on."""
+        self.on_stop = _interrupt
+        try:
+            yield
+        except KeyboardInterrupt:
+            if self.number is None:
+                raise
+        finally:
+            self.on_stop = None
+
     def _heard(self, number: int, frame: FrameType | None) -> None:
         again = self.number is not None
         self.number = self.number or number
@@ -44,3 +57,7 @@ class StopSignals:
             self.on_stop()
         elif again:
             raise KeyboardInterrupt
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt

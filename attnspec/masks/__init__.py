@@ -10,10 +10,10 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from attnspec.errors import InputError
-from attnspec.slices import AttnSlices
+from attnspec.slices import AttnSlices, check
 from attnspec.slices.documents import document_lengths
 
 
@@ -37,5 +37,29 @@ def make_slices(mask: ModuleType, params: Any, docs: ArrayLike, seqlen_q: int) -
     lengths = document_lengths(docs, seqlen_q)
     if not mask.USES_DOCUMENTS and np.count_nonzero(lengths) > 1:
         raise InputError(f"this mask knows no documents; got {len(lengths)}, allowed: one of {seqlen_q} tokens")
-    made: AttnSlices = mask.slices(params, lengths, seqlen_q, seqlen_k_of(params, seqlen_q))
+    seqlen_k = seqlen_k_of(params, seqlen_q)
+    if mask.__name__.startswith(f"{__name__}."):
+        made: AttnSlices = mask.slices(params, lengths, seqlen_q, seqlen_k)
+        return made
+    return _from_outside(mask, params, lengths, seqlen_q, seqlen_k)
+
+
+def _from_outside(mask: ModuleType, params: Any, docs: NDArray[np.int64], seqlen_q: int, seqlen_k: int) -> AttnSlices:
+    """The slices of a mask that nobody tested here, checked."""
+    where = f"mask plug-in {mask.__file__}"
+    try:
+        made = mask.slices(params, docs, seqlen_q, seqlen_k)
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"{where} failed: {type(error).__name__}: {error}") from error
+    if not isinstance(made, AttnSlices):
+        raise InputError(f"{where}: slices() returned {type(made).__name__}; allowed: AttnSlices")
+    if (made.seqlen_q, made.seqlen_k) != (seqlen_q, seqlen_k):
+        got = f"{made.seqlen_q} x {made.seqlen_k}"
+        raise InputError(f"{where}: slices() returned a mask of {got}; asked: {seqlen_q} x {seqlen_k}")
+    try:
+        check(made)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
     return made

@@ -8,7 +8,10 @@ from fractions import Fraction
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from attnspec import plugins
+from attnspec.errors import InputError
 from attnspec.ids import canonical_json
 from attnspec.masks import seqlen_k_of
 from attnspec.plan import identity
@@ -32,7 +35,7 @@ def compile_spec(
 ) -> Plan:
     """The plan of a spec. `lengths` is the distribution that `spec.data.lengths` names; None only if no mask needs it.
 
-    Raises InputError when a mask refuses its parameters at one of the seqlens.
+    Raises InputError when a mask refuses its parameters at one of the seqlens, and for more packs than documents fill.
     """
     compiler = _Compiler(spec, lengths)
     for index, sweep in enumerate(spec.sweeps):
@@ -177,7 +180,13 @@ class _Compiler:
     def _pack_content(self, module: ModuleType, seqlen: int, num_packs: int) -> dict[str, Any]:
         if not module.USES_DOCUMENTS:
             return {"num_packs": 1, "data_sha256": None, "max_doc_fraction": None}
-        assert self._sha256 is not None
+        assert self._sha256 is not None and self._lengths is not None
+        most = int(np.dot(self._lengths.counts, self._lengths.hi - 1)) // seqlen
+        if most < num_packs:  # whatever is drawn; what is short by a little shows when packs are drawn
+            raise InputError(
+                f"data.num_packs: got {num_packs}; {self._lengths.name} holds at most {most} packs of {seqlen} tokens; "
+                "allowed: fewer packs, a shorter seqlen, or more documents"
+            )
         fraction: Fraction = self._spec.data.max_doc_fraction
         max_piece(seqlen, fraction)  # refuses a share that is less than a token
         return {"num_packs": num_packs, "data_sha256": self._sha256, "max_doc_fraction": fraction}

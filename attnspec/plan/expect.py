@@ -19,6 +19,8 @@ from attnspec.shape import DTYPE_BYTES
 from attnspec.slices import area
 
 _POINTS_PER_BIN = 64
+_MOST_PACKS = 100
+"""Packs looked at; more of these typical ones tell no more."""
 _GOLDEN = (5**0.5 - 1) / 2
 
 
@@ -49,8 +51,8 @@ def expected_documents(
     cuts = np.unique(np.append(ends, np.arange(1, num_packs + 1) * seqlen))
     cuts = cuts[cuts <= seqlen * num_packs]
     made = np.diff(cuts, prepend=0)
-    number = (cuts - 1) // seqlen
-    return [made[number == pack] for pack in range(num_packs)]
+    begins = np.searchsorted((cuts - 1) // seqlen, np.arange(1, num_packs))
+    return np.split(made, begins)
 
 
 def expected_area(plan: Plan, node: MaskNode) -> int:
@@ -58,15 +60,18 @@ def expected_area(plan: Plan, node: MaskNode) -> int:
     module = plugins.load("masks", node.mask)
     params = plugins.make_params(module, node.params)
     packs: Iterable[NDArray[np.int64]] = [np.array([node.seqlen_q], dtype=np.int64)]
+    looked_at = node.sample.num_packs
     if node.sample.data_sha256 is not None:
         assert plan.lengths is not None and node.sample.max_doc_fraction is not None
+        looked_at = min(looked_at, _MOST_PACKS)
         packs = expected_documents(
             plan.lengths,
             seqlen=node.seqlen_q,
-            num_packs=node.sample.num_packs,
+            num_packs=looked_at,
             max_doc_fraction=node.sample.max_doc_fraction,
         )
-    return sum(area(make_slices(module, params, docs, node.seqlen_q)) for docs in packs)
+    seen = sum(area(make_slices(module, params, docs, node.seqlen_q)) for docs in packs)
+    return seen * node.sample.num_packs // looked_at
 
 
 def tensor_bytes(case: Case, *, dense: bool = False) -> int:

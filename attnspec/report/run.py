@@ -10,10 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from attnspec.errors import InputError
+from attnspec import plugins
+from attnspec.errors import InputError, SpecError
 from attnspec.launch.run_folder import RunFolder
 from attnspec.launch.tables import collect_tables
 from attnspec.plan import Plan, compile_plan
+from attnspec.record.schema import Cell, Timing, column_names
 from attnspec.spec import Spec, load_spec
 from attnspec.support import Device
 
@@ -47,7 +49,14 @@ class OpenedRun:
     @cached_property
     def spec(self) -> Spec:
         """The spec that ran, overrides included."""
-        return load_spec(self.folder.spec)
+        try:
+            return load_spec(self.folder.spec)
+        except SpecError as error:
+            loaded = self.provenance.get("settings", {}).get("plugins", [])
+            absent = [f"--plugin {file}" for file in loaded if file not in plugins.loaded_files()]
+            if not absent:
+                raise
+            raise InputError(f"{error}\nthis run loaded plug-in files; give them again: {' '.join(absent)}") from None
 
     @cached_property
     def plan(self) -> Plan:
@@ -61,13 +70,26 @@ class OpenedRun:
 
     @cached_property
     def _tables(self) -> tuple[pa.Table, pa.Table]:
-        """From the Parquet files; from the journal when a run is under way or ended before it wrote them."""
+        """From the Parquet files; from the journal where these are not there yet, older than it, or damaged."""
         if not self.folder.tables_are_current():
             return collect_tables(self.plan, self.folder)
         try:
-            return pq.read_table(self.folder.cells), pq.read_table(self.folder.timings)
-        except (pa.ArrowException, OSError) as error:
-            raise InputError(f"{self.path}: its tables cannot be read: {error}") from None
+            return _read(self.folder.cells, Cell), _read(self.folder.timings, Timing)
+        except InputError:
+            if not self.folder.journal_state():
+                raise
+            return collect_tables(self.plan, self.folder)
+
+
+def _read(path: Path, row: type) -> pa.Table:
+    try:
+        table = pq.read_table(path)
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from None
+    missing = [name for name in column_names(row) if name not in table.column_names]
+    if missing:
+        raise InputError(f"{path}: has no column {', '.join(missing)}; allowed: a table that `attnspec run` wrote")
+    return table
 
 
 def open_run(path: str | Path) -> OpenedRun:

@@ -32,6 +32,7 @@ class SpecFile:
 
     spec: Spec
     file: str
+    text: str
     document: Document
 
     def problem(self, message: str, *loc: str | int) -> Problem:
@@ -48,14 +49,17 @@ def load_spec(path: str | Path, overrides: Sequence[str] = ()) -> Spec:
     return read_spec(path, overrides).spec
 
 
-def read_spec(path: str | Path, overrides: Sequence[str] = (), checks: Sequence[Check] = ()) -> SpecFile:
+def read_spec(
+    path: str | Path, overrides: Sequence[str] = (), checks: Sequence[Check] = (), *, text: str | None = None
+) -> SpecFile:
     """As `load_spec`, with the places of all parts.
 
     checks: further checks, each given what the file holds before it is known to be a spec, so that their findings come
-    together with all others.
+    together with all others. text: what the file held when it was read before; a pipe gives it once.
     """
     file = str(path)
-    document = parse_yaml(_read(path, file), file)
+    text = _read(path, file) if text is None else text
+    document = parse_yaml(text, file)
     if not document.complete:
         raise SpecError(document.problems)
     if document.value is None and not document.broken:
@@ -72,7 +76,7 @@ def read_spec(path: str | Path, overrides: Sequence[str] = (), checks: Sequence[
     document.problems.extend(_problem(finding, document, file) for finding in found)
     if spec is None or document.problems:
         raise SpecError(sorted(document.problems, key=lambda one: (one.line or 0, one.column or 0)))
-    return SpecFile(spec=_with_lengths_beside(spec, folder), file=file, document=document)
+    return SpecFile(spec=_with_lengths_beside(spec, folder), file=file, text=text, document=document)
 
 
 def _read(path: str | Path, file: str) -> str:

@@ -30,6 +30,8 @@ SPEC_VERSION = 1
 DEFAULT_NUM_PACKS = {"kernel": 4, "distributed": 20}
 MAX_SEED = 2**63 - 1
 _MAX_SIZE = 2**31 - 1
+_MAX_ELEMENTS = 2**48
+"""Of one token, over the batch: with any mask, FLOPs then fit their 38 decimal digits."""
 _SLUG = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 _SHARE = {"type": ["string", "number"], "description": "A share over 0 and at most 1: 1/4, 0.25 or 25%."}
 
@@ -83,6 +85,15 @@ class ShapeSection(Section):
         if num_heads_q is not None and num_heads_q % value:
             rest = num_heads_q % value
             message = f"got {value}; allowed: a divisor of num_heads_q ({num_heads_q} % {value} = {rest})"
+            raise error_of(Finding(message=message))
+        return value
+
+    @field_validator("head_dim")
+    @classmethod
+    def _fits(cls, value: int, info: ValidationInfo) -> int:
+        rows = info.data.get("batch", 1) * info.data.get("num_heads_q", 1)
+        if rows * value > _MAX_ELEMENTS:
+            message = f"got {value}; allowed: at most {_MAX_ELEMENTS // rows} (batch x num_heads_q is {rows})"
             raise error_of(Finding(message=message))
         return value
 

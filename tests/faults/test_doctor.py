@@ -127,8 +127,17 @@ def test_json_has_the_three_kinds(monkeypatch):
     assert result.return_value == 0, result.output
     content = json.loads(result.output)
     assert list(content) == ["kernels", "strategies", "launchers"]
-    assert content["kernels"] == {"fine": answer, "absent": absent}
-    assert content["strategies"] == {"ring": answer}
+    fine = {"usable": True, "provider": "p", "version": "1.2", "reason": None}
+    assert content["kernels"] == {
+        "fine": fine,
+        "absent": {
+            "usable": False,
+            "provider": None,
+            "version": None,
+            "reason": "p: ModuleNotFoundError: No module named 'p'; fix: pip install p",
+        },
+    }
+    assert content["strategies"] == {"ring": fine}
     assert content["launchers"]["local"]["usable"]
     shown = CliRunner().invoke(doctor.command, [], standalone_mode=False).output
     assert "yes  fine    p 1.2\n" in shown

@@ -88,7 +88,12 @@ def test_graphs_are_written_beside_the_text(suffix, tmp_path, capsys):
             "--only: no case has kernel=spda (did you mean 'sdpa'?); allowed: reference, sdpa, flex",
         ),
         (["--runner", "locl"], "unknown runner 'locl' (did you mean 'local'?); allowed: b200, "),
-        (["--set", "runner=h10"], "unknown runner 'h10' (did you mean 'h100'?)"),
+        (["--set", "runner=h10"], "--set runner=h10: runner: unknown runner 'h10' (did you mean 'h100'?)"),
+        (
+            ["--set", "data.max_doc_fraction=1/100000"],
+            "sweeps[0].masks[2]: varlen_full at 256 tokens: max_doc_fraction: 1/100000 of a seqlen of 256 is less than",
+        ),
+        (["--set", "data.num_packs=2000000000"], "data.num_packs: got 2000000000; page holds at most "),
     ],
 )
 def test_bad_input_ends_with_2(arguments, message, capsys, tmp_path, monkeypatch):

@@ -127,13 +127,27 @@ def test_every_seed_draws_its_own_packs_and_zero_is_one_of_them(plan, tmp_path):
 
 def test_too_few_documents_are_said_before_anything_is_measured(tmp_path):
     lengths = tmp_path / "lengths.csv"
-    lengths.write_text("lo,hi,count\n10,11,60\n")
+    lengths.write_text("lo,hi,count\n1,200,100\n")
     content = small_spec()
-    content["data"] |= {"lengths": str(lengths), "num_packs": 4}
+    content["data"] |= {"lengths": str(lengths), "num_packs": 12}
     with planning_toys():
         plan = compile_plan(Spec.model_validate(content))
-    with pytest.raises(InputError, match=r"60 documents with 600 tokens, which fill 0 packs of 1024; got num_packs 4"):
+    with pytest.raises(
+        InputError, match=r"100 documents with \d+ tokens, which fill \d+ packs of 1024; got num_packs 12"
+    ):
         prepare_artifacts(plan, tmp_path / "run")
+
+
+def test_more_packs_than_documents_can_ever_fill_are_said_while_planning(tmp_path):
+    lengths = tmp_path / "lengths.csv"
+    lengths.write_text("lo,hi,count\n1,200,100\n")
+    content = small_spec()
+    content["data"] |= {"lengths": str(lengths), "num_packs": 20}
+    with (
+        planning_toys(),
+        pytest.raises(InputError, match=r"data\.num_packs: got 20; .*csv holds at most 19 packs of 1024 tokens"),
+    ):
+        compile_plan(Spec.model_validate(content))
 
 
 def test_a_place_that_takes_no_files_is_reported(plan, tmp_path):

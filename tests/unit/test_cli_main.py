@@ -76,7 +76,7 @@ def test_a_bug_is_one_line_and_its_traceback_is_there_on_demand(ending, capsys, 
         (["validate"], "Missing argument 'SPEC...'"),
         (["validate", "--jsn", "x"], "No such option '--jsn'"),
         (["--plugin"], "Option '--plugin' requires an argument"),
-        (["--plugin", "no.py", "schema"], "attnspec: no.py: not a Python file"),
+        (["--plugin", "no.py", "schema"], "attnspec: no.py: no such file"),
         ([], "Usage: attnspec"),
     ],
 )

@@ -144,7 +144,15 @@ def test_the_picture_has_the_tint_of_the_share_and_the_colour_of_the_type():
             ("sliding_window", "--seqlen", "8", "--param", "window=3", "--param", "window=4"),
             "--param: window is given twice",
         ),
-        (("sliding_window", "--seqlen", "8", "--param", "window=0"), "window: got 0; allowed: at least 1"),
+        (
+            ("sliding_window", "--seqlen", "8", "--param", "window=0"),
+            "--param of sliding_window: window: got 0; allowed: at least 1",
+        ),
+        (("sliding_window", "--seqlen", "8"), "--param of sliding_window: window: is missing (Keys that a query sees"),
+        (
+            ("slices", "--seqlen", "8", "--param", "slices=" + "[" * 100_000),
+            "--param slices: is nested too deeply",
+        ),
         (
             ("slices", "--seqlen", "6", "--param", 'slices=[[0,3,0,3,"full"],[0,3,2,3,"full"]]'),
             "slices 0 [0, 3, 0, 3, full] and 1 [0, 3, 2, 3, full] overlap: both allow q=0, k=2",
@@ -160,6 +168,11 @@ def test_what_is_wrong_is_said_in_one_line(arguments, message):
         run(mask_command, *arguments)
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
+
+
+def test_a_refusal_comes_without_a_note_before_it(capsys):
+    assert exit_code(["mask", "causal", "--docs", "1,3", "--seqlen", "8"]) == 2
+    assert capsys.readouterr().err == "attnspec: document lengths sum to 4, but seqlen is 8\n"
 
 
 def test_the_command_line_exits_2_with_that_line(capsys):
@@ -202,9 +215,14 @@ def test_flops_prints_text():
     ]
 
 
-def test_flops_refuses_no_heads():
-    with pytest.raises(InputError, match=r"^num_heads_q is 0; allowed: an integer of 1 or more$"):
-        run(flops_command, "--mask", "causal", "--seqlen", "8", "--heads-q", "0", "--head-dim", "64")
+@pytest.mark.parametrize("option", ["--heads-q", "--head-dim", "--batch"])
+@pytest.mark.parametrize("size", ["0", "-1", "2147483648", "9" * 400])
+def test_flops_refuses_sizes_that_no_tensor_has(option, size):
+    sizes = {"--heads-q": "1", "--head-dim": "64", "--batch": "1"} | {option: size}
+    words = ("--mask", "causal", "--seqlen", "8", *(word for pair in sizes.items() for word in pair))
+    result = CliRunner().invoke(flops_command, words)
+    assert result.exit_code == 2
+    assert f"Invalid value for '{option}': {size} is not in the range 1<=x<=2147483647" in result.stderr
 
 
 def test_a_mask_over_one_sequence_says_that_it_ignores_documents():

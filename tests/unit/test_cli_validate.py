@@ -101,5 +101,5 @@ def test_schema_is_printed_or_written(files, capsys):
     assert capsys.readouterr().out == schema_text()
     assert exit_code(["schema", "--out", "schema.json"]) == 0
     assert (files / "schema.json").read_text() == schema_text()
-    assert exit_code(["schema", "--out", "none/schema.json"]) == 1
-    assert "attnspec: none/schema.json: No such file or directory" in capsys.readouterr().err
+    assert exit_code(["schema", "--out", "none/schema.json"]) == 2
+    assert "attnspec: --out: none/schema.json cannot be written: No such file or directory" in capsys.readouterr().err

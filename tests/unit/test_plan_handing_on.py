@@ -185,6 +185,17 @@ def test_expected_documents_fill_every_pack(seqlen, num_packs, share, name):
     assert all(int(pack.min()) >= 1 and int(pack.max()) <= max(int(seqlen * share), 1) for pack in packs)
 
 
+def test_many_packs_are_expected_as_soon_as_a_hundred():
+    contents = [small_spec() for _ in range(2)]
+    for content, num_packs in zip(contents, (100, 1_000_000), strict=True):
+        content["data"]["num_packs"] = num_packs
+    with planning_toys():
+        few, many = (compile_plan(Spec.model_validate(content)) for content in contents)
+        for one, other in zip(few.masks.values(), many.masks.values(), strict=True):
+            times = other.sample.num_packs // one.sample.num_packs
+            assert expected_area(many, other) == times * expected_area(few, one)
+
+
 @pytest.mark.parametrize(("name", "seqlen"), [("page", 8192), ("page", 65536), ("pile", 65536)])
 def test_expected_documents_are_near_what_is_drawn(name, seqlen):
     lengths = read_lengths(name)

@@ -10,8 +10,10 @@ import pytest
 from pydantic import ValidationError
 
 from attnspec.catalog.findings import dotted, findings_of
+from attnspec.flops import attention_flops
 from attnspec.shape import Shape
 from attnspec.spec import DistributedSweep, KernelSweep, Spec
+from attnspec.spec.models import ShapeSection
 from attnspec.wire import Implementation, Measure
 
 pytestmark = pytest.mark.usefixtures("toys")
@@ -349,3 +351,15 @@ def test_specs_are_frozen():
         spec.seed = 1
     with pytest.raises(dataclasses.FrozenInstanceError):
         spec.shape.batch = 2
+
+
+def test_sizes_that_overflow_the_flops_column_are_refused() -> None:
+    shape = {"num_heads_q": 2**31 - 1, "num_heads_kv": 1}
+    allowed = 2**48 // (2**31 - 1)
+    with pytest.raises(ValidationError) as caught:
+        ShapeSection.model_validate({**shape, "head_dim": allowed + 1})
+    (finding,) = findings_of(caught.value)
+    assert finding.message == (f"got {allowed + 1}; allowed: at most {allowed} (batch x num_heads_q is {2**31 - 1})")
+    largest = ShapeSection.model_validate({**shape, "head_dim": allowed})
+    flops = attention_flops(2**63 - 1, 1, largest.num_heads_q, largest.head_dim, "fwd_bwd")
+    assert flops < 10**38

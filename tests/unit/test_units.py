@@ -52,7 +52,7 @@ def test_counts(text, tokens):
         None,
         8.0,
     ]
-    + ["٣", "³", "8Κ", "nan", "inf", str(2**63), "9999999999999M"],  # other scripts' digits, a Greek Kappa
+    + ["٣", "³", "8Κ", "nan", "inf", str(2**63), "9999999999999M", "9" * 5000],  # other scripts' digits, a Greek Kappa
 )
 def test_refused_counts_say_what_is_allowed(text):
     with pytest.raises(InputError, match="allowed: a positive integer"):
@@ -70,14 +70,40 @@ def test_counts_survive_formatting(count):
 
 
 @pytest.mark.parametrize(
-    ("text", "share"), [("1/4", Fraction(1, 4)), ("25%", Fraction(1, 4)), (1, Fraction(1)), (0.1, Fraction(1, 10))]
+    ("text", "share"),
+    [
+        ("1/4", Fraction(1, 4)),
+        ("25%", Fraction(1, 4)),
+        ("0.25", Fraction(1, 4)),
+        ("1", Fraction(1)),
+        (1, Fraction(1)),
+        (0.1, Fraction(1, 10)),
+    ],
 )
 def test_fractions(text, share):
     assert parse_fraction(text) == share
 
 
 @pytest.mark.parametrize(
-    "text", ["0/4", "5/4", "1/0", "-1/4", "x", 0, 1.5, float("nan"), float("inf"), True, None, "101%"]
+    "text",
+    [
+        "0/4",
+        "5/4",
+        "1/0",
+        "-1/4",
+        "x",
+        "5",
+        "0.0",
+        "1e-1",
+        "1/" + "9" * 5000,
+        0,
+        1.5,
+        float("nan"),
+        float("inf"),
+        True,
+        None,
+        "101%",
+    ],
 )
 def test_refused_fractions(text):
     with pytest.raises(InputError, match="allowed: a share over 0"):

@@ -1,0 +1,73 @@
+"""A spec as commands are given it: read, planned, and what is wrong with it located. Not a command."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from attnspec import plugins
+from attnspec.catalog.findings import Finding
+from attnspec.errors import InputError, Problem, SpecError
+from attnspec.launch.runner_profile import load_runner, search_folders
+from attnspec.masks import make_slices
+from attnspec.plan import Plan, compile_plan
+from attnspec.plan.structure import example_documents
+from attnspec.sample.packs import max_piece
+from attnspec.slices import area
+from attnspec.spec import KernelSweep, Spec, SpecFile
+from attnspec.spec.load import text_at
+from attnspec.support import Device
+from attnspec.units import format_count
+
+
+def planned(held: SpecFile, spec: Spec, *, device: Device | None, image: str | None) -> Plan:
+    """The plan of `spec`, which is `held.spec` with another runner or shrunk.
+
+    Raises SpecError where what planning refuses stands in the file, else InputError.
+    """
+    try:
+        return compile_plan(spec, device=device, image=image)
+    except SpecError:
+        raise
+    except InputError:
+        problems = list(refusals(held))
+        if not problems:
+            raise
+        raise SpecError(problems) from None
+
+
+def runner_findings(value: Any) -> list[Finding]:
+    """What is wrong with the runner that a spec file names."""
+    runner = text_at(value, "runner")
+    try:
+        if runner is not None:
+            load_runner(runner, search_folders(cwd=Path.cwd(), environ=os.environ))
+    except InputError as error:
+        return [Finding(message="; ".join(str(error).split("\n")), loc=("runner",))]
+    return []
+
+
+def refusals(held: SpecFile) -> Iterator[Problem]:
+    """Masks that refuse their parameters or documents at a length of their sweep: the first such length of each."""
+    fraction = held.spec.data.max_doc_fraction
+    for number, sweep in enumerate(held.spec.sweeps):
+        if isinstance(sweep, KernelSweep):
+            seqlens = sweep.seqlen
+        else:
+            seqlens = tuple(cp_size * share for cp_size in sweep.cp_size for share in sweep.seqlen_per_rank)
+        for index, item in enumerate(sweep.masks):
+            module = plugins.load("masks", item.name)
+            params = plugins.make_params(module, item.params)
+            for seqlen in seqlens:
+                try:
+                    if module.USES_DOCUMENTS:
+                        max_piece(seqlen, fraction)
+                    docs = example_documents(seqlen, fraction) if module.USES_DOCUMENTS else [seqlen]
+                    area(make_slices(module, params, docs, seqlen))
+                except InputError as error:
+                    yield held.problem(
+                        f"{item.name} at {format_count(seqlen)} tokens: {error}", "sweeps", number, "masks", index
+                    )
+                    break
