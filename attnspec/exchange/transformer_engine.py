@@ -8,6 +8,7 @@ backward frees its graph.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -26,6 +27,7 @@ from attnspec.sharding.mesh import Mesh
 from attnspec.sharding.routes import Channel
 from attnspec.support import Device, Forward
 
+_MAX_SEQLEN_MULTIPLE = 64
 _groups: dict[tuple[int, ...], dist.ProcessGroup] = {}
 """Process groups of parts of the job, made once."""
 
@@ -129,7 +131,9 @@ def _cu_seqlens(plan: DualChunk, device: Device) -> Mapping[str, Any]:
         torch.from_numpy(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)).to(device.type)
         for lengths in (plan.lengths, padded)
     )
-    longest = int(padded.max())
+    # Rounded as the library rounds when it looks itself, for which the host would have to wait for the device.
+    steps = math.lcm(_MAX_SEQLEN_MULTIPLE, multiple)
+    longest = -(-int(padded.max()) // steps) * steps
     return {
         "cu_seqlens_q": own,
         "cu_seqlens_kv": own,
