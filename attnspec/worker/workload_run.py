@@ -134,7 +134,7 @@ class WorkloadRun:
         module, asked, versions = plugins.load("kernels", implementation.kernel), implementation.provider, {}
         if implementation.strategy is not None:
             strategy = plugins.load("strategies", implementation.strategy)
-            asked, versions = through(strategy, module, asked), library(strategy)
+            asked, versions = through(strategy, asked), library(strategy)
         case.provider, case.provider_version = choose(module, asked, self.environment.support)
         distribution = next(one.distribution for one in module.PROVIDERS if one.name == case.provider)
         case.result_key = result_key(
