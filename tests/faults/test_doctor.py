@@ -91,7 +91,7 @@ def test_a_kernel_that_hangs_is_ended_with_what_it_started(tmp_path, runner):
         f"""
         case "$*" in *kernels:first*)
             echo '{{"starts": "kernels:first"}}'
-            (sleep 3; touch {left}) &
+            (sleep 2; touch {left}) &
             sleep 60;;
         esac
         echo '{{"starts": "kernels:second"}}'
@@ -101,7 +101,7 @@ def test_a_kernel_that_hangs_is_ended_with_what_it_started(tmp_path, runner):
     answers = doctor._examined(python, runner, ("kernels:first", "kernels:second"), 1, {})
     assert answers["kernels:first"]["reason"] == "no answer in 1 s"
     assert answers["kernels:second"] == {"usable": True}
-    time.sleep(3)
+    time.sleep(1.5)
     assert not left.exists()
 
 
