@@ -18,7 +18,7 @@ from attnspec.execute.device_kernels import check_kernels, device_kernels
 from attnspec.execute.joint import Agreement, JointStrategy
 from attnspec.execute.memory import allocated_bytes, peak_bytes, release
 from attnspec.execute.prepared import Prepared
-from attnspec.execute.providers import choose
+from attnspec.execute.providers import choose, library, through
 from attnspec.execute.rounds import Timed, interleave
 from attnspec.execute.tensors import Tensors
 from attnspec.execute.verify import verify
@@ -131,15 +131,16 @@ class WorkloadRun:
     def _choose(self, case: CaseState) -> None:
         """Find the provider, and with it the key under which results stand."""
         implementation = case.request.implementation
+        module, asked, versions = plugins.load("kernels", implementation.kernel), implementation.provider, {}
         if implementation.strategy is not None:
-            plugins.load("strategies", implementation.strategy)
-        module = plugins.load("kernels", implementation.kernel)
-        case.provider, case.provider_version = choose(module, implementation.provider, self.environment.support)
+            strategy = plugins.load("strategies", implementation.strategy)
+            asked, versions = through(strategy, module, asked), library(strategy)
+        case.provider, case.provider_version = choose(module, asked, self.environment.support)
         distribution = next(one.distribution for one in module.PROVIDERS if one.name == case.provider)
         case.result_key = result_key(
             case.case_id,
             self.request.image_id,
-            {distribution: case.provider_version},
+            versions | {distribution: case.provider_version},
             self.environment.driver,
             self.environment.support.model,
         )
