@@ -101,6 +101,7 @@ class VarlenKernel:
 
     def __init__(self, library: Library, plan: VarlenPlan, problem: Problem) -> None:
         self.expected_kernels = library.expected_kernels if plan.calls else ""
+        self.partials = max(len(plan.calls), 1)
         self._library = library
         self._calls: list[_Call] = []
         for number, call in enumerate(plan.calls):

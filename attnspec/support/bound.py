@@ -33,6 +33,8 @@ class BoundKernel(Protocol):
     A kernel whose exponential is approximate may have one more attribute, `lse_tolerance: float`: the absolute error of
     its lse that this causes, as measured, with where from in a comment. Without it lse must be right to float32.
 
+    A kernel that merges rounded results over parts of a row's keys may say so by `partials: int`, how many at most.
+
     A kernel may have one more method, `partial(forward) -> (out_BTND, lse_BTN)`: its results for merging, without
     copies; lse may hold +inf on rows without keys. Without it `canonical_out` is called inside the timed region.
     """

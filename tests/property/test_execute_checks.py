@@ -16,6 +16,7 @@ from attnspec.execute.rows import components, sample_rows
 from attnspec.execute.tensors import Tensors, make, make_tensors
 from attnspec.shape import Shape
 from attnspec.slices import AttnSlices, dense, row_intervals
+from attnspec.support.merging import merge_partials
 
 CPU = torch.device("cpu")
 
@@ -200,6 +201,44 @@ def test_probe_accepts_the_mask_and_sees_one_changed_cell(slices, data):
     assert f"row {row}," in found.reason
     out, _ = results(picture)
     assert check_probe(codes, out, lse).reason_code == "lse"
+
+
+def merged_probe(codes, seqlen, first_key=0, swapped=False):
+    """What a ring of two gives for a causal mask: bfloat16 means over either half of the keys, merged."""
+    sums = torch.zeros(seqlen + 1, *codes.codes_SGD.shape[1:], dtype=torch.float64)
+    sums[1:] = codes.codes_SGD.double().cumsum(0)
+    rows = torch.from_numpy(codes.rows) + 1
+    out = lse = None
+    for lo, hi in ((first_key, seqlen // 2), (seqlen // 2, seqlen)):
+        end = rows.clamp(lo, hi)
+        total, count = sums[end] - sums[lo], (end - lo).double()
+        if swapped and not lo:
+            total += codes.codes_SGD[-1].double() - codes.codes_SGD[0].double()
+        part = (total / count.clamp_min(1)[:, None, None]).bfloat16()[None]
+        part_lse = count.log().float()[None, :, None].expand(1, -1, codes.codes_SGD.shape[1])
+        if out is None:
+            out, lse = part, part_lse.contiguous()
+        else:
+            merge_partials(out, lse, part, part_lse)
+    return out
+
+
+@pytest.mark.parametrize("seqlen", [512, 16384])
+def test_rounded_parts_are_not_accused_and_hide_no_key(seqlen):
+    shape = shape_of(head_dim=128)
+    slices = AttnSlices.from_rows([(0, seqlen, 0, seqlen, 1)], seqlen_q=seqlen, seqlen_k=seqlen)
+    rows = np.unique(np.linspace(0, seqlen - 1, 300).astype(np.int64))
+    codes = make_codes(shape, seqlen, row_intervals(slices, rows), seed=1, device=CPU)
+    right = merged_probe(codes, seqlen)
+    assert not check_probe(codes, right, None, partials=2).failed
+    assert check_probe(codes, right, None).failed or seqlen < 1024
+    last = slice(-1, None)
+    for wrong in (merged_probe(codes, seqlen, first_key=1), merged_probe(codes, seqlen, swapped=True)):
+        mixed = right.clone()
+        mixed[:, last] = wrong[:, last]
+        found = check_probe(codes, mixed, None, partials=2)
+        assert found.failed
+        assert f"row {seqlen - 1}," in found.reason
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
