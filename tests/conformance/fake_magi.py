@@ -17,6 +17,8 @@ from attnspec.slices.table import SliceType
 from attnspec.support import Device, Problem
 
 TYPES = ("full", "causal", "inv_causal", "bi_causal")
+min_chunks = 8
+"""Chunks that a rank has at least; with 0 a rank may hold nothing but padding."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +100,9 @@ def magi_attn_flex_key(
 ):
     assert isinstance(cp_group_or_mesh, dist.ProcessGroup) and pad_size == 0 and total_seqlen_q == total_seqlen_k
     size = dist.get_world_size()
-    chunk_size = min(-(-total_seqlen_q // (8 * size)), dist_attn_config.dispatch_config.chunk_size)
+    chunk_size = dist_attn_config.dispatch_config.chunk_size
+    if min_chunks:
+        chunk_size = min(-(-total_seqlen_q // (min_chunks * size)), chunk_size)
     assert dist_attn_config.overlap_config.degree == 2
     rows = [
         (*q, *k, SliceType(TYPES.index(kind))) for q, k, kind in zip(q_ranges, k_ranges, attn_mask_type, strict=True)
@@ -124,7 +128,9 @@ def calc_attn(q, k, v, key):
     return out, SimpleNamespace(lse=lse)
 
 
-def install():
+def install(chunks=8):
+    global min_chunks
+    min_chunks = chunks
     api, interface = ModuleType("magi_attention.api"), ModuleType("magi_attention.api.magi_attn_interface")
     common, config = ModuleType("magi_attention.common"), ModuleType("magi_attention.config")
     api.magi_attn_flex_key, api.dispatch, api.calc_attn = magi_attn_flex_key, dispatch, calc_attn

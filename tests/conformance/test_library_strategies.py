@@ -72,6 +72,8 @@ def run_ready(ranks, shape, cases):
 @pytest.mark.parametrize("masks", [("varlen_causal",), pytest.param(tuple(TAKES), marks=pytest.mark.slow)])
 def test_layouts_and_results_come_back_right(masks):
     cases = [(asked(name), slices_of(mask)) for mask in masks for name in TAKES[mask]]
+    two = mask_slices("causal", [2])  # so that two ranks of four hold padding only
+    cases += [(asked(name), two) for name in (*TE, "ring_flash_attn_zigzag")]
     with RankPool(4) as pool:
         of_ranks = pool.run(run_libraries, cases)
     for number, (one, slices) in enumerate(cases):

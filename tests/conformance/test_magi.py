@@ -10,19 +10,20 @@ from strategy_runs import CPU, expected, mask_slices, put_together, tensors_of
 from attnspec import plugins
 from attnspec.errors import UnsupportedError
 from attnspec.shape import Shape
+from attnspec.sharding.dispatched import Dispatched
 
 DOCS = [37, 5, 90, 1, 107]
 SHAPE = Shape(batch=1, num_heads_q=4, num_heads_kv=2, head_dim=8, dtype="float64")
 
 
-def run_magi(ranks, masks):
+def run_magi(ranks, masks, chunk_size=16, chunks=8):
     import fake_magi
 
     from attnspec.exchange.guard import Guard
 
-    fake_magi.install()
+    fake_magi.install(chunks)
     module = plugins.load("strategies", "magi_attn_a2av")
-    params, found = module.Params(chunk_size=16), []
+    params, found = module.Params(chunk_size=chunk_size), []
     for slices in masks:
         plan = module.dispatch(params, "ffa", slices, SHAPE, ranks, CPU)
         bound = module.bind(plan, None, ranks.transport, CPU, needs_backward=True)
@@ -54,6 +55,57 @@ def test_its_layout_and_results_come_back_right():
         assert (padding, mesh) == (-240 % 30, {"chunk_size": 15, "overlap_degree": 2})
         assert len(areas) == 2
         assert sent == [2 * (3 + 5) * 2 * 2 * 8 * 8, 2 * 5 * 2 * 2 * 8 * 8]
+
+
+@pytest.mark.parametrize(
+    ("seqlen", "size", "chunk_size", "padding"),
+    [(130, 4, 64, 126), pytest.param(1000, 3, 128, 152, marks=pytest.mark.slow)],
+)
+def test_chunks_are_padded_and_a_rank_may_hold_padding_only(seqlen, size, chunk_size, padding):
+    slices = mask_slices("causal", [seqlen])
+    with RankPool(size) as pool:
+        of_ranks = pool.run(run_magi, [slices], chunk_size, 0)
+    wanted = expected(SHAPE, slices)
+    found = put_together([results[0][0] for results in of_ranks], slices)
+    for name, right in wanted.items():
+        assert np.allclose(found[name], right, rtol=0, atol=1e-5), name
+    held = [len(results[0][0][0][0]) for results in of_ranks]
+    assert sum(held) == seqlen
+    assert of_ranks[0][0][1][0] == padding
+    if seqlen == 130:
+        assert held == [64, 64, 2, 0]
+
+
+@pytest.mark.parametrize(
+    ("seqlen", "size", "chunk_size", "padded", "area"),
+    [
+        (8192, 8, 1536, 12288, 33558528),
+        (130, 4, 64, 256, 130 * 131 // 2),
+        (1000, 3, 128, 1152, 1000 * 1001 // 2),
+        (2, 8, 16, 128, 3),
+    ],
+)
+def test_padding_of_chunks_is_counted_and_never_in_areas(seqlen, size, chunk_size, padded, area):
+    """Chunks dealt out in turn; some ranks hold nothing but padding."""
+    per_rank = padded // (size * chunk_size)
+    positions = np.arange(padded).reshape(per_rank, size, chunk_size).transpose(1, 0, 2).reshape(size, -1)
+    plan = Dispatched(
+        slices=mask_slices("causal", [seqlen]),
+        shape=SHAPE,
+        mesh={"chunk_size": chunk_size},
+        partials=3,
+        tokens=tuple(one[one < seqlen] for one in positions),
+        slots=tuple(np.flatnonzero(one < seqlen) for one in positions),
+        num_slots=(per_rank * chunk_size,) * size,
+        casts=np.full((size, size), chunk_size),
+        handle=None,
+    )
+    assert plan.padding_tokens == padded - seqlen
+    assert sum(plan.areas) == area * SHAPE.num_heads_q
+    assert np.sort(np.concatenate([plan.q_tokens(rank) for rank in range(size)])).tolist() == list(range(seqlen))
+    empty = [rank for rank in range(size) if len(plan.q_tokens(rank)) == 0]
+    assert len(empty) == max(size - -(-seqlen // chunk_size), 0)
+    assert all(plan.areas[rank] == 0 and not len(plan.tasks(rank)[0].slices) for rank in empty)
 
 
 @pytest.mark.parametrize(

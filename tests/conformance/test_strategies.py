@@ -123,6 +123,7 @@ def other_masks():
         "slices": (AttnSlices.from_rows(any_slices, seqlen_q=64, seqlen_k=64), [30, 34]),
         "nothing": (AttnSlices.from_rows([], seqlen_q=12, seqlen_k=12), [12]),
         "two tokens": (AttnSlices.from_rows([(0, 2, 0, 2, 1)], seqlen_q=2, seqlen_k=2), [2]),
+        "ten tokens": (AttnSlices.from_rows([(0, 10, 0, 10, 1)], seqlen_q=10, seqlen_k=10), [10]),
         "odd": (AttnSlices.from_rows([(0, 130, 0, 130, 1)], seqlen_q=130, seqlen_k=130), [130]),
     }
 
