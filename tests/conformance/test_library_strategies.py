@@ -43,9 +43,9 @@ def asked(name):
 
 
 def run_libraries(ranks, cases):
-    import fake_libraries
+    from fakes import libraries
 
-    fake_libraries.install()
+    libraries.install()
     return run_ready(ranks, SHAPE, cases)
 
 

@@ -225,4 +225,5 @@ def install():
     yunchang, its_globals, kernels = (ModuleType(name) for name in ("yunchang", "yunchang.globals", "yunchang.kernels"))
     yunchang.LongContextAttention = LongContextAttention
     its_globals.PROCESS_GROUP, kernels.AttnType = PROCESS_GROUP, AttnType
+    inner.__version__, ring.__version__, yunchang.__version__ = "2.20.2", "0.1.8", "0.6.4"
     sys.modules.update({one.__name__: one for one in (package, inner, ring, yunchang, its_globals, kernels)})
