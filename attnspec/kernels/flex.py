@@ -46,6 +46,8 @@ SUPPORT = Support(
         "another device."
     },
 )
+COMPILES_AHEAD = True
+"""Inductor and Triton keep what they compile on disk, one graph for each shape (`attnspec.worker.compile_ahead`)."""
 MaskMod = Callable[["Tensor", "Tensor", "Tensor", "Tensor"], "Tensor"]
 Inputs = tuple["Tensor", "Tensor", "Tensor"]
 _FIXED_WIDTH_ENTRIES = 2**25

@@ -1,0 +1,20 @@
+"""Under which key the results of a case stand here: by what runs it and on what."""
+
+from __future__ import annotations
+
+from attnspec import plugins
+from attnspec.execute.providers import choose
+from attnspec.record.keys import result_key
+from attnspec.wire import CaseRequest, JobRequest
+from attnspec.worker.environment import Environment
+
+
+def identify(request: JobRequest, case: CaseRequest, environment: Environment) -> tuple[str, str, str]:
+    """(provider, its version, result_key). Raises UnsupportedError when no provider is usable."""
+    module = plugins.load("kernels", case.implementation.kernel)
+    provider, version = choose(module, case.implementation.provider, environment.support)
+    distribution = next(one.distribution for one in module.PROVIDERS if one.name == provider)
+    key = result_key(
+        case.case_id, request.image_id, {distribution: version}, environment.driver, environment.support.model
+    )
+    return provider, version, key
