@@ -19,7 +19,6 @@ from attnspec.record.schema import Cell, Timing, arrow_schema
 from attnspec.spec import Spec, load_spec
 from attnspec.support import Device
 
-
 _LATER = ("kernel_params",)
 """Columns that tables of earlier versions lack; they are null there."""
 
