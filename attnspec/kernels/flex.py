@@ -155,7 +155,7 @@ def _check_flash_package() -> None:
     except ModuleNotFoundError:
         found = False
     if not found:
-        raise UnsupportedError("missing_package", f"{_FLASH_MISSING}; pip install flash-attn-4")
+        raise UnsupportedError("missing_package", f"{_FLASH_MISSING}; pip install 'attnspec[flash-attn-4]'")
     try:
         importlib.import_module("flash_attn.cute.interface")
     except (ImportError, OSError) as error:
