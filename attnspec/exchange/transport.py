@@ -74,6 +74,11 @@ class GroupTransport:
         self.rank = dist.get_rank()
         self.size = dist.get_world_size()
 
+    @property
+    def backend(self) -> str:
+        """nccl or gloo."""
+        return str(dist.get_backend(self._groups[Channel.INNER]))
+
     def group(self, channel: Channel) -> dist.ProcessGroup:
         """The process group of a channel, for libraries that want one."""
         return self._groups[channel]

@@ -38,6 +38,35 @@ def choose(module: ModuleType, asked: str | None, device: Device) -> tuple[str, 
     return held
 
 
+def library(strategy: ModuleType) -> dict[str, str]:
+    """Distribution and version of the library whose strategy it is; empty for those of attnspec.
+
+    It is imported and not called, for its ranks are not there yet. Raises UnsupportedError as `choose` does.
+    """
+    held = tuple(getattr(strategy, "PROVIDERS", ()))
+    failures = []
+    for provider in held:
+        try:
+            return {provider.distribution: installed_version(provider)}
+        except UnsupportedError as error:
+            failures.append((provider, error))
+    if held:
+        raise joined(failures)
+    return {}
+
+
+def through(strategy: ModuleType, module: ModuleType, asked: str | None) -> str | None:
+    """The provider to ask for: where a strategy's library is one of its kernel's providers, it calls the kernel itself.
+
+    Raises UnsupportedError when a spec names another one.
+    """
+    libraries = {provider.name for provider in getattr(strategy, "PROVIDERS", ())}
+    own = [provider.name for provider in module.PROVIDERS if provider.name in libraries]
+    if own and asked not in (None, *own):
+        raise UnsupportedError("backend", f"this strategy calls its kernel through {', '.join(own)}, not {asked}")
+    return own[0] if own else asked
+
+
 def _choose(module: ModuleType, asked: str | None, device: Device) -> tuple[str, str]:
     failures = []
     for provider in candidates(module, asked):

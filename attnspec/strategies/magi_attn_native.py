@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from attnspec.params import param
 from attnspec.shape import Shape
 from attnspec.sharding.dispatched import Dispatched
+from attnspec.sharding.libraries import MAGI_ATTENTION
 from attnspec.slices import AttnSlices
-from attnspec.support import Device, Provider
+from attnspec.support import Device
 
 if TYPE_CHECKING:
     from attnspec.exchange.groups import Ranks
@@ -18,15 +19,7 @@ if TYPE_CHECKING:
     from attnspec.exchange.transport import Transport
 
 KERNELS = ("ffa", "ffa_fa4")
-PROVIDERS = (
-    Provider(
-        name="magi-attention",
-        distribution="magi-attention",
-        module="magi_attention",
-        requires=">=1.1",
-        fix="build tag v1.1.1 of github.com/SandAI-org/MagiAttention (pip install --no-build-isolation .)",
-    ),
-)
+PROVIDERS = (MAGI_ATTENTION,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -119,7 +119,6 @@ def _kernel() -> Any:
         weight_a = tl.exp(kept_a - base)
         weight_b = tl.exp(kept_b - base)
         total = weight_a + weight_b
-        tl.store(at_a, tl.where(total > 0, base + tl.log(total), minus_inf), mask=here)
         share = tl.where(total > 0, 1.0 / total, 0.0)
         weight_a = weight_a * share
         weight_b = weight_b * share
@@ -132,6 +131,9 @@ def _kernel() -> Any:
         part_a = tl.load(to_a, mask=inside & (weight_a > 0)[:, None], other=0.0).to(tl.float32)
         part_b = tl.load(to_b, mask=inside & (weight_b > 0)[:, None], other=0.0).to(tl.float32)
         merged = part_a * weight_a[:, None] + part_b * weight_b[:, None]
+        # Several warps load the same few items, and the results replace what they load: all must have loaded first.
+        tl.debug_barrier()
+        tl.store(at_a, tl.where(total > 0, base + tl.log(total), minus_inf), mask=here)
         tl.store(to_a, merged.to(out_a.dtype.element_ty), mask=inside)
 
     return merge_partials_kernel

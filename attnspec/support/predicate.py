@@ -29,7 +29,9 @@ class Support:
 
     def check(self, problem: Problem) -> None:
         """Raise UnsupportedError naming the first limit that `problem` breaks."""
-        shape = problem.shape
+        shape, device = problem.shape, problem.device
+        if device is not None and device.type not in self.devices:
+            raise UnsupportedError("device", f"runs on {', '.join(self.devices)}, not on {device.type}")
         if shape.dtype not in self.dtypes:
             raise UnsupportedError("dtype", f"{shape.dtype} is not supported; allowed: {', '.join(self.dtypes)}")
         if shape.head_dim > self.max_head_dim:
@@ -42,11 +44,8 @@ class Support:
             raise UnsupportedError(
                 "heads", f"grouped-query attention ({shape.num_heads_q}:{shape.num_heads_kv}) is not supported"
             )
-        device = problem.device
         if device is None:
             return
-        if device.type not in self.devices:
-            raise UnsupportedError("device", f"runs on {', '.join(self.devices)}, not on {device.type}")
         if device.capability is not None:
             if self.capability_min is not None and device.capability < self.capability_min:
                 raise UnsupportedError(

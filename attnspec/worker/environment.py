@@ -102,12 +102,14 @@ def _device(request: JobRequest, local_rank: int) -> torch.device:
 
 
 def _versions(request: JobRequest) -> dict[str, str]:
-    """torch and friends, and every package that could run one of the job's kernels, without importing them."""
+    """torch and friends, and every package that could run a kernel or strategy of the job, without importing them."""
     distributions = {"torch", "numpy", "pyarrow", "triton"}
-    kernels = {case.implementation.kernel for workload in request.workloads for case in workload.cases}
-    for kernel in kernels:
-        with contextlib.suppress(InputError):  # an unknown kernel becomes its cases' own outcome
-            distributions |= {provider.distribution for provider in plugins.load("kernels", kernel).PROVIDERS}
+    asked = [case.implementation for workload in request.workloads for case in workload.cases]
+    used = {("kernels", one.kernel) for one in asked} | {("strategies", one.strategy) for one in asked if one.strategy}
+    for kind, name in used:
+        with contextlib.suppress(InputError):  # an unknown one becomes its cases' own outcome
+            held = getattr(plugins.load(kind, name), "PROVIDERS", ())
+            distributions |= {provider.distribution for provider in held}
     found = {}
     for name in sorted(distributions):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

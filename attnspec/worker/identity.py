@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attnspec import plugins
-from attnspec.execute.providers import choose
+from attnspec.execute.providers import choose, library, through
 from attnspec.record.keys import result_key
 from attnspec.wire import CaseRequest, JobRequest
 from attnspec.worker.environment import Environment
@@ -11,10 +11,13 @@ from attnspec.worker.environment import Environment
 
 def identify(request: JobRequest, case: CaseRequest, environment: Environment) -> tuple[str, str, str]:
     """(provider, its version, result_key). Raises UnsupportedError when no provider is usable."""
-    module = plugins.load("kernels", case.implementation.kernel)
-    provider, version = choose(module, case.implementation.provider, environment.support)
+    implementation = case.implementation
+    module, asked, versions = plugins.load("kernels", implementation.kernel), implementation.provider, {}
+    if implementation.strategy is not None:
+        strategy = plugins.load("strategies", implementation.strategy)
+        asked, versions = through(strategy, module, asked), library(strategy)
+    provider, version = choose(module, asked, environment.support)
     distribution = next(one.distribution for one in module.PROVIDERS if one.name == provider)
-    key = result_key(
-        case.case_id, request.image_id, {distribution: version}, environment.driver, environment.support.model
-    )
+    versions = versions | {distribution: version}
+    key = result_key(case.case_id, request.image_id, versions, environment.driver, environment.support.model)
     return provider, version, key

@@ -11,7 +11,6 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from attnspec import plugins
 from attnspec.errors import AttnspecError
 from attnspec.execute.clock import Clock, Sample
 from attnspec.execute.device_kernels import check_kernels, device_kernels
@@ -129,8 +128,6 @@ class WorkloadRun:
 
     def _choose(self, case: CaseState) -> None:
         """Find the provider, and with it the key under which results stand."""
-        if case.request.implementation.strategy is not None:
-            plugins.load("strategies", case.request.implementation.strategy)
         case.provider, case.provider_version, case.result_key = identify(self.request, case.request, self.environment)
 
     def _agree_on_key(self, case: CaseState) -> None:

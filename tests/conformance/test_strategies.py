@@ -127,7 +127,7 @@ def other_masks():
     }
 
 
-@pytest.mark.parametrize("size", [pytest.param(3, marks=pytest.mark.slow), 4])
+@pytest.mark.parametrize("size", [2, *(pytest.param(size, marks=pytest.mark.slow) for size in (3, 4))])
 def test_any_slices_and_lengths(pools, size):
     asked = [implementation(name, strategy_params=params) for name, params in meshes(size)]
     check(pools(size), asked[::2] if size == 4 else asked, shape_of(batch=2), other_masks())
@@ -184,14 +184,8 @@ def exchanged(ranks):
     return found
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "fa3 xformers",
-        pytest.param("fa2 flash-attn", marks=pytest.mark.slow),
-        pytest.param("ffa", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fa3 xformers", "fa2 flash-attn", "ffa"])
 def test_the_libraries_calls_on_parts_of_the_mask(pools, name):
     kernel, provider, *_ = ADAPTERS[name]
     asked = [implementation(one, kernel, params, provider=provider) for one, params in meshes(4)]

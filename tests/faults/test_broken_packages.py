@@ -9,7 +9,7 @@ import torch
 from attnspec import plugins
 from attnspec.errors import UnsupportedError
 from attnspec.execute import providers
-from attnspec.execute.providers import choose, installed_version
+from attnspec.execute.providers import choose, installed_version, library, through
 from attnspec.support import Device, Provider, Support
 
 CPU = Device(type="cpu")
@@ -162,3 +162,37 @@ def test_running_out_of_memory_is_not_the_packages_fault(package):
     module = kernel_of(provider_of(package(""), requires=""), raises=torch.OutOfMemoryError("CUDA out of memory"))
     with pytest.raises(torch.OutOfMemoryError):
         choose(module, None, CPU)
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_strategy_whose_library_is_broken_is_unsupported_with_the_real_message(package, kind):
+    source, code, words = BROKEN[kind]
+    strategy = types.SimpleNamespace(PROVIDERS=(provider_of(package(source)),))
+    with pytest.raises(UnsupportedError) as error:
+        library(strategy)
+    assert error.value.reason_code == code
+    assert words in error.value.reason
+    assert error.value.reason.endswith("(pip install fake)")
+
+
+def test_the_library_of_a_strategy_counts_with_its_version(package):
+    strategy = types.SimpleNamespace(PROVIDERS=(provider_of(package("__version__ = '1.5'")),))
+    assert library(strategy) == {"no-fake": "1.5"}
+    assert library(plugins.load("strategies", "ring_p2p")) == {}
+
+
+@pytest.mark.parametrize("name", [one for one in plugins.names("strategies") if one.startswith("te_")])
+def test_a_library_that_is_not_here_says_so_and_how_to_get_it(name):
+    with pytest.raises(UnsupportedError, match="No module named 'transformer_engine' .pip install") as error:
+        library(plugins.load("strategies", name))
+    assert error.value.reason_code == "missing_package"
+
+
+def test_a_strategy_that_calls_its_kernel_itself_has_no_other_provider():
+    cudnn = plugins.load("kernels", "cudnn")
+    te, own = plugins.load("strategies", "te_p2p"), plugins.load("strategies", "ring_p2p")
+    assert through(te, cudnn, None) == through(te, cudnn, "transformer-engine") == "transformer-engine"
+    assert through(own, cudnn, None) is None
+    assert through(own, cudnn, "nvidia-cudnn-frontend") == "nvidia-cudnn-frontend"
+    with pytest.raises(UnsupportedError, match="through transformer-engine, not nvidia-cudnn-frontend"):
+        through(te, cudnn, "nvidia-cudnn-frontend")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 import textwrap
 import time
@@ -91,7 +92,7 @@ def test_a_kernel_that_hangs_is_ended_with_what_it_started(tmp_path, runner):
         f"""
         case "$*" in *kernels:first*)
             echo '{{"starts": "kernels:first"}}'
-            (sleep 3; touch {left}) &
+            (sleep 2; touch {left}) &
             sleep 60;;
         esac
         echo '{{"starts": "kernels:second"}}'
@@ -101,7 +102,7 @@ def test_a_kernel_that_hangs_is_ended_with_what_it_started(tmp_path, runner):
     answers = doctor._examined(python, runner, ("kernels:first", "kernels:second"), 1, {})
     assert answers["kernels:first"]["reason"] == "no answer in 1 s"
     assert answers["kernels:second"] == {"usable": True}
-    time.sleep(3)
+    time.sleep(1.5)
     assert not left.exists()
 
 
@@ -140,8 +141,8 @@ def test_json_has_the_three_kinds(monkeypatch):
     assert content["strategies"] == {"ring": fine}
     assert content["launchers"]["local"]["usable"]
     shown = CliRunner().invoke(doctor.command, [], standalone_mode=False).output
-    assert "yes  fine    p 1.2\n" in shown
-    assert "no   absent  p: ModuleNotFoundError: No module named 'p'\n               fix: pip install p\n" in shown
+    assert re.search(r"yes  fine +p 1\.2\n", shown)
+    assert re.search(r"no   absent +p: ModuleNotFoundError: No module named 'p'\n +fix: pip install p\n", shown)
 
 
 def test_without_torch_nothing_is_usable_and_the_exit_code_says_so(monkeypatch):

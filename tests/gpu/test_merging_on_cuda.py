@@ -25,3 +25,21 @@ def test_the_fused_kernel_agrees_with_plain_torch():
         merge_partials(out, lse, outs[1].cuda(), lses[1].cuda())
         torch.testing.assert_close(out.cpu(), wanted_out)
         torch.testing.assert_close(lse.cpu(), wanted_lse)
+
+
+@pytest.mark.gpu
+def test_what_one_warp_writes_no_other_has_yet_to_read():
+    """In place over many rows: each must be merged once, whatever the order in which warps run."""
+    generator = torch.Generator("cuda").manual_seed(0)
+    shape = (1, 8192, 64, 128)
+    outs = [torch.randn(shape, generator=generator, device="cuda").bfloat16() for _ in range(2)]
+    # As kernels return it: (B, N, T), seen as (B, T, N).
+    lses = [torch.randn(1, 64, 8192, generator=generator, device="cuda").transpose(1, 2) for _ in range(2)]
+    share = torch.sigmoid(lses[0] - lses[1])[..., None]
+    wanted_out = outs[0].float() * share + outs[1].float() * (1 - share)
+    wanted_lse = torch.logaddexp(*lses)
+    for _ in range(20):
+        out, lse = outs[0].clone(), lses[0].clone()
+        merge_partials(out, lse, outs[1], lses[1])
+        torch.testing.assert_close(out.float(), wanted_out, rtol=2**-8, atol=1e-3)
+        torch.testing.assert_close(lse, wanted_lse)
