@@ -7,6 +7,7 @@ import torch
 
 from attnspec import plugins
 from attnspec.exchange.groups import Ranks
+from attnspec.exchange.transport import CountingTransport
 from attnspec.execute.joint import Agreement
 from attnspec.execute.prepared import prepare_kernel
 from attnspec.execute.strategy import plan_strategy, prepare_strategy
@@ -111,38 +112,13 @@ def mask_slices(name, docs, **params):
     return make_slices(module, plugins.make_params(module, params), np.array(held), seqlen)
 
 
-class Counting:
-    """A transport that adds up the bytes it sends; collectives count as their ring algorithms do."""
-
-    def __init__(self, transport):
-        self._transport = transport
-        self.rank, self.size = transport.rank, transport.size
-        self.num_bytes = 0
-
-    def post(self, channel, sends, receives):
-        self.num_bytes += sum(_bytes(one.tensor) for one in sends)
-        return self._transport.post(channel, sends, receives)
-
-    def gather(self, part, whole):
-        self.num_bytes += (self.size - 1) * _bytes(part)
-        self._transport.gather(part, whole)
-
-    def reduce_scatter(self, parts, total):
-        self.num_bytes += (self.size - 1) * _bytes(total)
-        self._transport.reduce_scatter(parts, total)
-
-
-def _bytes(tensor):
-    return tensor.numel() * tensor.element_size()
-
-
 def sent_and_planned(ranks, cases):
     """For each case, per direction: (bytes that this rank sent, bytes that the plan says)."""
     found = []
     for asked, shape, slices, docs in cases:
         problem = Problem(shape=shape, slices=slices, needs_backward=True, device=CPU)
         plan = plan_strategy(asked, problem, np.asarray(docs), ranks)
-        transport = Counting(ranks.transport)
+        transport = CountingTransport(ranks.transport)
         counted = Agreement(Ranks(ranks.rank, ranks.size, transport), str)
         prepared = prepare_strategy(asked, problem, "torch", plan, counted)
         prepared.load(tensors_of(shape, slices, prepared.q_rows, prepared.k_rows))

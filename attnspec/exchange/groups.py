@@ -9,8 +9,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from attnspec.errors import UnsupportedError
 from attnspec.exchange.transport import GroupTransport, SilentTransport, Transport
+from attnspec.sharding.mesh import Mesh
 from attnspec.sharding.routes import Channel
+
+_parts: dict[tuple[int, ...], dist.ProcessGroup] = {}
+"""Process groups of some ranks of the job, made once."""
 
 
 class Ranks:
@@ -76,6 +81,25 @@ class Ranks:
         assert isinstance(self.transport, GroupTransport)
         transport, signal = self.transport, torch.zeros(1, device=device)
         return lambda: transport.reduce(signal)
+
+
+def all_ranks(transport: Transport) -> dist.ProcessGroup:
+    """The process group of all ranks, for libraries that want one. Raises UnsupportedError in a job of one rank."""
+    if not isinstance(transport, GroupTransport):
+        raise UnsupportedError("mesh", "a library's context parallelism needs at least 2 ranks")
+    return transport.group(Channel.INNER)
+
+
+def mesh_groups(transport: Transport, mesh: Mesh) -> list[dist.ProcessGroup]:
+    """The process groups of the rank's head group and of its ring; all ranks ask together."""
+    backend = dist.get_backend(all_ranks(transport))
+    parts = [mesh.head_group(ring) for ring in range(mesh.ring_degree)]
+    parts += [mesh.ring(head) for head in range(mesh.ulysses_degree)]
+    for part in parts:
+        if part not in _parts:
+            _parts[part] = dist.new_group(part, backend=backend)
+    head, ring = mesh.place(transport.rank)
+    return [_parts[mesh.head_group(ring)], _parts[mesh.ring(head)]]
 
 
 def _group(device: torch.device, timeout: timedelta) -> dist.ProcessGroup:

@@ -13,23 +13,20 @@ Tensors are packed tokens (T, N, D) of batch 1; lse is (T, N), natural.
 from __future__ import annotations
 
 import os
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from attnspec.errors import UnsupportedError
-from attnspec.exchange.bound import Grads
-from attnspec.exchange.groups import Ranks
-from attnspec.exchange.guard import Guard
+from attnspec.exchange.groups import Ranks, all_ranks
+from attnspec.exchange.library_attention import LibraryAttention
 from attnspec.exchange.tokens import Slots
-from attnspec.exchange.transport import GroupTransport
 from attnspec.shape import Shape
-from attnspec.sharding.dispatched import Dispatched
-from attnspec.sharding.routes import Channel
+from attnspec.sharding.dispatched import Dispatched, DispatchParams
 from attnspec.slices import AttnSlices, merge
-from attnspec.support import Device, Forward
+from attnspec.support import Device
 
 MIN_CHUNK_SIZE, MAX_NUM_CHUNKS = 512, 64
 """Of an overlap stage, as in the library's own benchmark."""
@@ -54,15 +51,22 @@ def _fa4() -> bool:
 
 
 def dispatch_plan(
-    slices: AttnSlices, shape: Shape, ranks: Ranks, device: Device, *, chunk_size: int, overlap_degree: int
+    params: DispatchParams,
+    kernel: str,
+    slices: AttnSlices,
+    shape: Shape,
+    ranks: Ranks,
+    device: Device,
+    *,
+    native: bool,
 ) -> Dispatched:
     """The library's own plan, made by all ranks together. Raises UnsupportedError for what it does not take."""
+    check_environment(kernel, native=native)
     if shape.batch != 1:
         raise UnsupportedError("backend", f"MagiAttention takes packed tokens, batch 1, not {shape.batch}")
     if slices.seqlen_q != slices.seqlen_k:
         raise UnsupportedError("seqlen", "MagiAttention dispatches queries and keys together: seqlens must be equal")
-    if ranks.size == 1:
-        raise UnsupportedError("mesh", "MagiAttention's distributed attention needs at least 2 ranks")
+    group = all_ranks(ranks.transport)
     held = merge(slices)
     if not len(held):
         raise UnsupportedError("no_lowering", "MagiAttention takes no empty mask")
@@ -80,11 +84,11 @@ def dispatch_plan(
         num_heads_kv=shape.num_heads_kv,
         head_dim=shape.head_dim,
         pad_size=0,
-        cp_group_or_mesh=cast(GroupTransport, ranks.transport).group(Channel.INNER),
+        cp_group_or_mesh=group,
         dist_attn_config=DistAttnConfig(
-            dispatch_config=DispatchConfig(chunk_size=chunk_size),
+            dispatch_config=DispatchConfig(chunk_size=params.chunk_size),
             overlap_config=OverlapConfig(
-                degree=overlap_degree, min_chunk_size=MIN_CHUNK_SIZE, max_num_chunks=MAX_NUM_CHUNKS
+                degree=params.overlap_degree, min_chunk_size=MIN_CHUNK_SIZE, max_num_chunks=MAX_NUM_CHUNKS
             ),
         ),
     )
@@ -95,8 +99,8 @@ def dispatch_plan(
     return Dispatched(
         slices=slices,
         shape=shape,
-        mesh={"chunk_size": int(key.chunk_size), "overlap_degree": overlap_degree},
-        partials=overlap_degree + 1,
+        mesh={"chunk_size": int(key.chunk_size), "overlap_degree": params.overlap_degree},
+        partials=params.overlap_degree + 1,
         tokens=tuple(one[0] for one in told),
         slots=tuple(one[1] for one in told),
         num_slots=tuple(one[2] for one in told),
@@ -117,65 +121,21 @@ def _casts(key: Any, num_ranks: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     return sent
 
 
-class MagiAttention:
-    """A RankKernel over one rank's tokens, in the order of the library's own dispatch. Autograd does the backward."""
+def bind_magi(plan: Dispatched, rank: int, device: Device, *, needs_backward: bool) -> LibraryAttention:
+    """The plan of one rank, ready to run, over tokens in the order of the library's own dispatch."""
+    from magi_attention import api
 
-    explicit_backward = False
-    frees_graph = False
-    backend = None
-    lse_tolerance = 0.0
-    transport = None
+    calc: Any = api.calc_attn
 
-    def __init__(self, plan: Dispatched, rank: int, device: Device, *, needs_backward: bool) -> None:
-        from magi_attention import api
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        out, meta = calc(q, k, v, plan.handle)
+        return out, meta.lse
 
-        self._calc: Any = api.calc_attn
-        self._key, self._needs_backward = plan.handle, needs_backward
-        self._slots = Slots(plan.slots[rank], plan.num_slots[rank], device.type)
-        self.expected_kernels = _KERNELS["ffa_fa4" if _fa4() else "ffa"]
-
-    def load(self, q_BTND: Tensor, k_BSGD: Tensor, v_BSGD: Tensor) -> Grads:
-        """Packed tokens in their slots, as leaves of a graph."""
-        q, k, v = (self._slots.fill(part)[0].detach() for part in (q_BTND, k_BSGD, v_BSGD))
-        for part in (q, k, v):
-            part.requires_grad_(self._needs_backward)
-        return q, k, v
-
-    def load_dout(self, dout_BTND: Tensor) -> Tensor:
-        """Packed tokens in their slots."""
-        return self._slots.fill(dout_BTND)[0]
-
-    def load_forward(self, out_BTND: Tensor, lse_BNT: Tensor) -> Forward:
-        """Never called: a strategy goes backward from its own forward."""
-        raise AssertionError("a strategy has no backward from a given output")
-
-    def forward(self, inputs: Grads) -> Forward:
-        """One forward; the graph hangs on out."""
-        with torch.set_grad_enabled(self._needs_backward):
-            out, meta = self._calc(*inputs, self._key)
-        return Forward(out=out, lse=meta.lse)
-
-    def forward_with(self, inputs: Grads, guard: Guard) -> Forward:
-        """One forward; the library's messages stop when it fails."""
-        made = guard.run(self.forward, inputs)
-        return Forward(out=inputs[0], lse=None) if made is None else made
-
-    def backward(self, inputs: Grads, forward: Forward, dout: Tensor) -> Grads:
-        """(dq, dk, dv) by autograd, the graph kept."""
-        dq, dk, dv = torch.autograd.grad(forward.out, inputs, dout, retain_graph=True)
-        return dq, dk, dv
-
-    def backward_with(self, inputs: Grads, forward: Forward, dout: Tensor, guard: Guard) -> Grads:
-        """One backward; the library's messages stop when it fails."""
-        return guard.run(self.backward, inputs, forward, dout) or inputs
-
-    def canonical_out(self, forward: Forward) -> tuple[Tensor, Tensor | None]:
-        """out and lse of the rank's tokens."""
-        assert forward.lse is not None
-        lse_TN = self._slots.read(forward.lse.detach().float(), dim=0)
-        return self._slots.read(forward.out.detach(), dim=0)[None], lse_TN.T.contiguous()[None]
-
-    def canonical_grads(self, grads: Grads) -> Grads:
-        """Of the rank's tokens."""
-        dq, dk, dv = (self._slots.read(part, dim=0)[None] for part in grads)
-        return dq, dk, dv
+    return LibraryAttention(
+        attend,
+        Slots(plan.slots[rank], plan.num_slots[rank], device.type),
+        packed=True,
+        needs_backward=needs_backward,
+        frees_graph=False,
+        expected_kernels=_KERNELS["ffa_fa4" if _fa4() else "ffa"],
+    )

@@ -17,7 +17,7 @@ from attnspec.errors import AttnspecError
 from attnspec.exchange.bound import Grads, RankKernel
 from attnspec.exchange.groups import Ranks
 from attnspec.exchange.guard import Guard
-from attnspec.exchange.transport import SilentTransport
+from attnspec.exchange.transport import CountingTransport, SilentTransport, Transport
 from attnspec.execute.clock import Sample, Timer
 from attnspec.execute.findings import Finding
 from attnspec.execute.rounds import InvalidTimeError, NoSamplesError
@@ -154,19 +154,22 @@ class JointStrategy:
 
     @property
     def can_be_silent(self) -> bool:
-        """Whether `silent` works: not where a library exchanges tensors itself."""
+        """Whether `silent` and `counted` work: not where a library exchanges tensors itself."""
         return self._bound.transport is not None
 
     @contextmanager
     def silent(self) -> Iterator[None]:
         """Exchange nothing inside: for timing the computation alone."""
-        transport = self._bound.transport
-        assert transport is not None
-        self._bound.transport = SilentTransport(transport.rank, transport.size)
-        try:
+        transport = self._exchanged()
+        with self._through(SilentTransport(transport.rank, transport.size)):
             yield
-        finally:
-            self._bound.transport = transport
+
+    @contextmanager
+    def counted(self) -> Iterator[CountingTransport]:
+        """Count what is sent inside."""
+        counting = CountingTransport(self._exchanged())
+        with self._through(counting):
+            yield counting
 
     def settle(self) -> None:
         """Raise on all ranks what went wrong on any while timing."""
@@ -174,6 +177,20 @@ class JointStrategy:
         if error is not None:
             self._agreement.fail(error)
         self._agreement.exchange(None)
+
+    def _exchanged(self) -> Transport:
+        transport = self._bound.transport
+        assert transport is not None, "a library exchanges tensors itself"
+        return transport
+
+    @contextmanager
+    def _through(self, other: Transport) -> Iterator[None]:
+        transport = self._bound.transport
+        self._bound.transport = other
+        try:
+            yield
+        finally:
+            self._bound.transport = transport
 
     def _keep(self, guard: Guard) -> None:
         self._error = guard.error

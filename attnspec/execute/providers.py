@@ -55,16 +55,15 @@ def library(strategy: ModuleType) -> dict[str, str]:
     return {}
 
 
-def through(strategy: ModuleType, module: ModuleType, asked: str | None) -> str | None:
-    """The provider to ask for: where a strategy's library is one of its kernel's providers, it calls the kernel itself.
+def through(strategy: ModuleType, asked: str | None) -> str | None:
+    """The provider to ask for of a strategy's kernel: its library calls the kernel of one, whatever else is there.
 
     Raises UnsupportedError when a spec names another one.
     """
-    libraries = {provider.name for provider in getattr(strategy, "PROVIDERS", ())}
-    own = [provider.name for provider in module.PROVIDERS if provider.name in libraries]
-    if own and asked not in (None, *own):
-        raise UnsupportedError("backend", f"this strategy calls its kernel through {', '.join(own)}, not {asked}")
-    return own[0] if own else asked
+    own: str | None = getattr(strategy, "KERNEL_PROVIDER", None)
+    if own is not None and asked not in (None, own):
+        raise UnsupportedError("backend", f"this strategy calls its kernel through {own}, not {asked}")
+    return own or asked
 
 
 def _choose(module: ModuleType, asked: str | None, device: Device) -> tuple[str, str]:

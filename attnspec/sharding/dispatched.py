@@ -12,11 +12,20 @@ from functools import cached_property
 
 import numpy as np
 
+from attnspec.params import param
 from attnspec.shape import DTYPE_BYTES, Pass, Shape
 from attnspec.sharding.calls import Task
 from attnspec.sharding.sharding import Message
 from attnspec.slices import AttnSlices, row_counts, take
 from attnspec.slices.edges import IntArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatchParams:
+    """Parameters of a strategy whose library dispatches tokens itself."""
+
+    chunk_size: int = param(default=2048, ge=1, tokens=True, doc="Tokens of a chunk that the dispatcher places.")
+    overlap_degree: int = param(default=2, ge=1, doc="Stages into which remote keys are split to hide their transfer.")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

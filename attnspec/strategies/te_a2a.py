@@ -7,23 +7,22 @@ from typing import TYPE_CHECKING
 
 from numpy.typing import ArrayLike
 
-from attnspec.errors import UnsupportedError
 from attnspec.shape import Shape
-from attnspec.sharding.dual_chunk import DualChunk, dual_chunk
-from attnspec.sharding.head_ring import HeadRing
-from attnspec.sharding.heads import split_heads
-from attnspec.sharding.layout import contiguous
+from attnspec.sharding.adapted import Adapted, check_even_heads
 from attnspec.sharding.libraries import TRANSFORMER_ENGINE
+from attnspec.sharding.mesh import Mesh
+from attnspec.sharding.transformer_engine import dual_chunk
 from attnspec.slices import AttnSlices
 from attnspec.support import Device
 
 if TYPE_CHECKING:
     from attnspec.exchange.kernel_call import Bind
-    from attnspec.exchange.transformer_engine import TransformerEngineAttention
+    from attnspec.exchange.library_attention import LibraryAttention
     from attnspec.exchange.transport import Transport
 
 KERNELS = ("cudnn",)
 PROVIDERS = (TRANSFORMER_ENGINE,)
+KERNEL_PROVIDER = "transformer-engine"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,31 +32,19 @@ class Params:
 
 def check(params: Params, shape: Shape, cp_size: int) -> None:
     """Both kinds of heads must split over the ranks."""
-    if shape.num_heads_q % cp_size or shape.num_heads_kv % cp_size:
-        raise UnsupportedError(
-            "heads",
-            f"{shape.num_heads_q} query and {shape.num_heads_kv} key/value heads cannot be split over {cp_size} ranks; "
-            "cp_size must divide both",
-        )
+    check_even_heads(shape, cp_size)
 
 
-def shard(params: Params, slices: AttnSlices, docs: ArrayLike, shape: Shape, cp_size: int) -> DualChunk:
+def shard(params: Params, slices: AttnSlices, docs: ArrayLike, shape: Shape, cp_size: int) -> Adapted:
     """Every sequence in zigzag over all ranks. Raises UnsupportedError for masks that the library cannot express."""
-    own = HeadRing(
-        slices=slices,
-        split=split_heads(shape, cp_size),
-        ring_degree=1,
-        window=None,
-        q_ring=contiguous(slices.seqlen_q, 1).padded(cp_size),
-        k_ring=contiguous(slices.seqlen_k, 1).padded(cp_size),
-    )
-    return dual_chunk(slices, shape, cp_size, own, windows=True)
+    degrees = Mesh(ulysses_degree=cp_size, ring_degree=1)
+    return dual_chunk(slices, shape, degrees, windows=True)
 
 
 def bind(
-    plan: DualChunk, kernel: Bind, transport: Transport, device: Device, *, needs_backward: bool
-) -> TransformerEngineAttention:
+    plan: Adapted, kernel: Bind, transport: Transport, device: Device, *, needs_backward: bool
+) -> LibraryAttention:
     """The plan of one rank, ready to run; the library calls its kernel itself."""
-    from attnspec.exchange.transformer_engine import TransformerEngineAttention
+    from attnspec.exchange.transformer_engine import bind_transformer_engine
 
-    return TransformerEngineAttention(plan, "a2a", None, transport, device, needs_backward=needs_backward)
+    return bind_transformer_engine(plan, "a2a", transport, device, needs_backward=needs_backward)

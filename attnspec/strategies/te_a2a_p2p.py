@@ -7,25 +7,23 @@ from typing import TYPE_CHECKING
 
 from numpy.typing import ArrayLike
 
-from attnspec.errors import UnsupportedError
 from attnspec.params import param
 from attnspec.shape import Shape
-from attnspec.sharding.dual_chunk import DualChunk, dual_chunk
-from attnspec.sharding.head_ring import HeadRing
-from attnspec.sharding.heads import split_heads
-from attnspec.sharding.layout import documents_of, zigzag
+from attnspec.sharding.adapted import Adapted, check_even_heads
 from attnspec.sharding.libraries import TRANSFORMER_ENGINE
-from attnspec.sharding.mesh import Mesh, head_mesh
+from attnspec.sharding.mesh import head_mesh
+from attnspec.sharding.transformer_engine import dual_chunk
 from attnspec.slices import AttnSlices
 from attnspec.support import Device
 
 if TYPE_CHECKING:
     from attnspec.exchange.kernel_call import Bind
-    from attnspec.exchange.transformer_engine import TransformerEngineAttention
+    from attnspec.exchange.library_attention import LibraryAttention
     from attnspec.exchange.transport import Transport
 
 KERNELS = ("cudnn",)
 PROVIDERS = (TRANSFORMER_ENGINE,)
+KERNEL_PROVIDER = "transformer-engine"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,32 +36,19 @@ class Params:
 def check(params: Params, shape: Shape, cp_size: int) -> None:
     """The degree must divide the ranks and both kinds of heads."""
     head_mesh(shape, cp_size, params.ulysses_degree)
-    if shape.num_heads_kv % params.ulysses_degree:
-        raise UnsupportedError(
-            "heads", f"{shape.num_heads_kv} key/value heads cannot be split over {params.ulysses_degree} ranks"
-        )
+    check_even_heads(shape, params.ulysses_degree)
 
 
-def shard(params: Params, slices: AttnSlices, docs: ArrayLike, shape: Shape, cp_size: int) -> DualChunk:
+def shard(params: Params, slices: AttnSlices, docs: ArrayLike, shape: Shape, cp_size: int) -> Adapted:
     """Every sequence in zigzag over all ranks. Raises UnsupportedError for masks that the library cannot express."""
-    degree = params.ulysses_degree
-    q_documents, k_documents = documents_of(docs, slices)
-    own = HeadRing(
-        slices=slices,
-        split=split_heads(shape, degree, 1),
-        ring_degree=cp_size // degree,
-        window=None,
-        q_ring=zigzag(q_documents, cp_size // degree).padded(degree),
-        k_ring=zigzag(k_documents, cp_size // degree).padded(degree),
-    )
-    return dual_chunk(slices, shape, cp_size, own, windows=False)
+    degrees = head_mesh(shape, cp_size, params.ulysses_degree)
+    return dual_chunk(slices, shape, degrees, windows=False)
 
 
 def bind(
-    plan: DualChunk, kernel: Bind, transport: Transport, device: Device, *, needs_backward: bool
-) -> TransformerEngineAttention:
+    plan: Adapted, kernel: Bind, transport: Transport, device: Device, *, needs_backward: bool
+) -> LibraryAttention:
     """The plan of one rank, ready to run; the library calls its kernel itself."""
-    from attnspec.exchange.transformer_engine import TransformerEngineAttention
+    from attnspec.exchange.transformer_engine import bind_transformer_engine
 
-    mesh = Mesh(**plan.mesh)
-    return TransformerEngineAttention(plan, "a2a+p2p", mesh, transport, device, needs_backward=needs_backward)
+    return bind_transformer_engine(plan, "a2a+p2p", transport, device, needs_backward=needs_backward)

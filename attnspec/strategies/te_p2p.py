@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING
 from numpy.typing import ArrayLike
 
 from attnspec.shape import Shape
-from attnspec.sharding.dual_chunk import DualChunk, dual_chunk
-from attnspec.sharding.head_ring import HeadRing
-from attnspec.sharding.heads import split_heads
-from attnspec.sharding.layout import documents_of, zigzag
+from attnspec.sharding.adapted import Adapted
 from attnspec.sharding.libraries import TRANSFORMER_ENGINE
+from attnspec.sharding.mesh import Mesh
+from attnspec.sharding.transformer_engine import dual_chunk
 from attnspec.slices import AttnSlices
 from attnspec.support import Device
 
 if TYPE_CHECKING:
     from attnspec.exchange.kernel_call import Bind
-    from attnspec.exchange.transformer_engine import TransformerEngineAttention
+    from attnspec.exchange.library_attention import LibraryAttention
     from attnspec.exchange.transport import Transport
 
 KERNELS = ("cudnn",)
 PROVIDERS = (TRANSFORMER_ENGINE,)
+KERNEL_PROVIDER = "transformer-engine"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,24 +34,16 @@ def check(params: Params, shape: Shape, cp_size: int) -> None:
     """Any heads on any number of ranks."""
 
 
-def shard(params: Params, slices: AttnSlices, docs: ArrayLike, shape: Shape, cp_size: int) -> DualChunk:
+def shard(params: Params, slices: AttnSlices, docs: ArrayLike, shape: Shape, cp_size: int) -> Adapted:
     """Every sequence in zigzag over all ranks. Raises UnsupportedError for masks that the library cannot express."""
-    q_documents, k_documents = documents_of(docs, slices)
-    own = HeadRing(
-        slices=slices,
-        split=split_heads(shape, 1),
-        ring_degree=cp_size,
-        window=None,
-        q_ring=zigzag(q_documents, cp_size),
-        k_ring=zigzag(k_documents, cp_size),
-    )
-    return dual_chunk(slices, shape, cp_size, own, windows=False)
+    degrees = Mesh(ulysses_degree=1, ring_degree=cp_size)
+    return dual_chunk(slices, shape, degrees, windows=False)
 
 
 def bind(
-    plan: DualChunk, kernel: Bind, transport: Transport, device: Device, *, needs_backward: bool
-) -> TransformerEngineAttention:
+    plan: Adapted, kernel: Bind, transport: Transport, device: Device, *, needs_backward: bool
+) -> LibraryAttention:
     """The plan of one rank, ready to run; the library calls its kernel itself."""
-    from attnspec.exchange.transformer_engine import TransformerEngineAttention
+    from attnspec.exchange.transformer_engine import bind_transformer_engine
 
-    return TransformerEngineAttention(plan, "p2p", None, transport, device, needs_backward=needs_backward)
+    return bind_transformer_engine(plan, "p2p", transport, device, needs_backward=needs_backward)

@@ -15,7 +15,7 @@ def identify(request: JobRequest, case: CaseRequest, environment: Environment) -
     module, asked, versions = plugins.load("kernels", implementation.kernel), implementation.provider, {}
     if implementation.strategy is not None:
         strategy = plugins.load("strategies", implementation.strategy)
-        asked, versions = through(strategy, module, asked), library(strategy)
+        asked, versions = through(strategy, asked), library(strategy)
     provider, version = choose(module, asked, environment.support)
     distribution = next(one.distribution for one in module.PROVIDERS if one.name == provider)
     versions = versions | {distribution: version}

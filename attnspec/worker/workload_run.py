@@ -21,6 +21,7 @@ from attnspec.execute.rounds import Timed, interleave
 from attnspec.execute.tensors import Tensors
 from attnspec.execute.verify import verify
 from attnspec.record.status import Status
+from attnspec.sharding.sharding import Sharding, comm_bytes
 from attnspec.stats import median
 from attnspec.wire import Implementation, JobRequest, WorkloadRequest
 from attnspec.worker.bench import Bench, Benches, open_benches
@@ -184,8 +185,10 @@ class WorkloadRun:
                 self.on_measured(case, number, one.samples_ns)
         for one in timed:
             unit, case = turns[one.case_id]
-            if one.error is None and bench.plan(unit.implementation) is not None:
+            plan = bench.plan(unit.implementation)
+            if one.error is None and plan is not None:
                 self._measure_compute(unit, case, one, bench)
+                self._count_bytes(unit, case, number, plan)
         timed.clear()
         turns.clear()
         for unit in units:
@@ -263,6 +266,29 @@ class WorkloadRun:
         (compute_ns,) = self.agreement.largest([median([sample.elapsed_ns for sample in taken])])
         elapsed_ns = median([sample_ns for held in one.samples_ns for sample_ns in held])
         case.exposed_comm_ms.append(max(elapsed_ns - compute_ns, 0.0) / 1e6)
+
+    def _count_bytes(self, unit: Unit, case: CaseState, number: int, plan: Sharding) -> None:
+        """What one iteration really hands to the transport, beside what the plan says of it: a note."""
+        prepared = unit.prepared
+        assert prepared is not None and isinstance(prepared.bound, JointStrategy)
+        if not prepared.bound.can_be_silent:
+            return
+        try:
+            step = prepared.step(case.request.pass_)
+            if step.before is not None:
+                step.before()
+            with prepared.bound.counted() as counting:
+                step.run()
+        except Exception as error:  # noqa: BLE001  (the case is measured; this note of it is missing then)
+            self.reporter.message(f"{case.case_id}: what is sent could not be counted: {error}")
+            return
+        (counted,) = self.agreement.largest([float(counting.num_bytes)])
+        if self.agreement.ranks.rank == 0:
+            planned = comm_bytes(plan, case.request.pass_)
+            self.reporter.note(
+                "communication",
+                {"case_id": case.case_id, "pack": number, "planned_bytes": planned, "counted_bytes": int(counted)},
+            )
 
     def _end_or_put_aside(
         self, unit: Unit, cases: Sequence[CaseState], number: int, error: Exception | None, *, alone: bool

@@ -18,6 +18,8 @@ SHAPE = Shape(batch=1, num_heads_q=4, num_heads_kv=2, head_dim=8, dtype="float64
 def run_magi(ranks, masks):
     import fake_magi
 
+    from attnspec.exchange.guard import Guard
+
     fake_magi.install()
     module = plugins.load("strategies", "magi_attn_a2av")
     params, found = module.Params(chunk_size=16), []
@@ -27,11 +29,11 @@ def run_magi(ranks, masks):
         rows = plan.q_tokens(ranks.rank), plan.k_tokens(ranks.rank)
         tensors = tensors_of(SHAPE, slices, *rows)
         inputs = bound.load(tensors.q_BTND, tensors.k_BSGD, tensors.v_BSGD)
-        forward = bound.forward(inputs)
+        forward = bound.forward_with(inputs, Guard())
         dout = bound.load_dout(tensors.dout_BTND)
         out, lse = bound.canonical_out(forward)
         for _ in range(2):
-            grads = bound.canonical_grads(bound.backward(inputs, forward, dout))
+            grads = bound.canonical_grads(bound.backward_with(inputs, forward, dout, Guard()))
         values = {"out": out, "lse": lse.transpose(1, 2), **dict(zip(("dq", "dk", "dv"), grads, strict=True))}
         facts = plan.padding_tokens, dict(plan.mesh), plan.areas, [one.num_bytes for one in plan.messages(0, "fwd")]
         found.append(((rows, {name: value.double().numpy() for name, value in values.items()}), facts))
@@ -87,7 +89,9 @@ def test_an_environment_that_means_something_else_is_said(monkeypatch, kernel, n
 def test_what_it_does_not_take_is_unsupported(shape, mask, code):
     from attnspec.exchange.groups import Ranks
     from attnspec.exchange.magi import dispatch_plan
+    from attnspec.sharding.dispatched import DispatchParams
 
+    slices = mask_slices(mask[0], DOCS, **mask[1])
     with pytest.raises(UnsupportedError) as error:
-        dispatch_plan(mask_slices(mask[0], DOCS, **mask[1]), shape, Ranks.alone(), CPU, chunk_size=16, overlap_degree=1)
+        dispatch_plan(DispatchParams(), "ffa", slices, shape, Ranks.alone(), CPU, native=False)
     assert error.value.reason_code == code

@@ -198,15 +198,18 @@ def test_the_libraries_calls_on_parts_of_the_mask(pools, name):
             compare(put_together(found, slices), wanted, 1e-4, f"{one.strategy} {dict(one.strategy_params)} on {mask}")
 
 
-@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_what_is_sent_is_what_the_plan_says(pools, size):
+@pytest.mark.parametrize(
+    ("size", "masks"), [(2, ("varlen_causal", "full")), pytest.param(4, MASKS, marks=pytest.mark.slow)]
+)
+def test_what_is_sent_is_what_the_plan_says(pools, size, masks):
     asked = [implementation(name, strategy_params=params) for name, params in meshes(size)]
-    slices = mask_slices("varlen_causal", DOCS)
-    cases = [(one, shape_of("bfloat16"), slices, DOCS) for one in asked]
-    cases += [(one, shape_of("float32", 8, 1), slices, DOCS) for one in asked]
-    for rank, found in enumerate(pools(size).run(sent_and_planned, cases)):
-        for number, (sent, planned) in enumerate(found):
-            assert sent == planned, (rank, cases[number // 2][0], ("fwd", "bwd")[number % 2])
+    shapes = shape_of("bfloat16"), shape_of("float32", 8, 1)
+    for mask in masks:
+        slices = mask_slices(mask, DOCS, **MASKS[mask])
+        cases = [(one, shape, slices, DOCS) for shape in shapes for one in asked]
+        for rank, found in enumerate(pools(size).run(sent_and_planned, cases)):
+            for number, (sent, planned) in enumerate(found):
+                assert sent == planned, (mask, rank, cases[number // 2][0], ("fwd", "bwd")[number % 2])
 
 
 def test_ulysses_takes_a_kernel_without_explicit_backward(pools):

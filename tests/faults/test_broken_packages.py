@@ -189,10 +189,18 @@ def test_a_library_that_is_not_here_says_so_and_how_to_get_it(name):
 
 
 def test_a_strategy_that_calls_its_kernel_itself_has_no_other_provider():
-    cudnn = plugins.load("kernels", "cudnn")
     te, own = plugins.load("strategies", "te_p2p"), plugins.load("strategies", "ring_p2p")
-    assert through(te, cudnn, None) == through(te, cudnn, "transformer-engine") == "transformer-engine"
-    assert through(own, cudnn, None) is None
-    assert through(own, cudnn, "nvidia-cudnn-frontend") == "nvidia-cudnn-frontend"
+    assert through(te, None) == through(te, "transformer-engine") == "transformer-engine"
+    assert through(own, None) is None
+    assert through(own, "nvidia-cudnn-frontend") == "nvidia-cudnn-frontend"
     with pytest.raises(UnsupportedError, match="through transformer-engine, not nvidia-cudnn-frontend"):
-        through(te, cudnn, "nvidia-cudnn-frontend")
+        through(te, "nvidia-cudnn-frontend")
+
+
+def test_providers_of_strategies_kernels_are_among_those_of_their_kernels():
+    for name in plugins.names("strategies"):
+        strategy = plugins.load("strategies", name)
+        own = getattr(strategy, "KERNEL_PROVIDER", None)
+        assert (own is None) == (not getattr(strategy, "PROVIDERS", ()))
+        for kernel in strategy.KERNELS if own else ():
+            assert own in [provider.name for provider in plugins.load("kernels", kernel).PROVIDERS]

@@ -85,6 +85,10 @@ def test_packs_add_up(pool, tmp_path):
     assert one.comm_bytes == 2 * max(sum(-(-length // 4) * 2 for length in pack) for pack in packs) * 4 * 16 * 4
     assert one.exposed_comm_ms is not None
     assert one.exposed_comm_ms >= 0
+    sent = [note.data for note in journal.notes if note.kind == "communication"]
+    assert [note["pack"] for note in sent] == [0, 1, 2]
+    assert all(note["case_id"] == one.case_id and note["counted_bytes"] == note["planned_bytes"] for note in sent)
+    assert max(note["counted_bytes"] for note in sent) == one.comm_bytes
     (links, *_) = [note.data for note in journal.notes if note.kind == "bandwidth"]
     assert links["num_ranks"] == 2
     assert all(rate > 0 for one in links["rates"] for rate in one.values())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -19,6 +20,15 @@ from attnspec.slices import AttnSlices, area, dense
 from attnspec.slices.table import SliceType
 
 OWN = ("ulysses", "ring_p2p", "ring_allgather", "usp", "loongtrain", "hybrid_dcp")
+LIBRARIES = (
+    "te_p2p",
+    "te_all_gather",
+    "te_a2a",
+    "te_a2a_p2p",
+    "ring_flash_attn_zigzag",
+    "ring_flash_attn_llama3",
+    "yunchang_usp",
+)
 PASSES = ("fwd", "bwd", "fwd_bwd")
 
 
@@ -81,7 +91,7 @@ def possible(name, shape, cp_size):
     """Parameters that the strategy accepts for this many ranks."""
     module = plugins.load("strategies", name)
     found = [{}]
-    if name in ("usp", "loongtrain"):
+    if name in ("usp", "loongtrain", "te_a2a_p2p", "yunchang_usp"):
         found = [{"ulysses_degree": n} for n in range(1, cp_size + 1)]
     if name == "loongtrain":
         found = [{**one, "window": w} for one in found for w in range(1, cp_size + 1)]
@@ -130,6 +140,27 @@ def test_every_allowed_pair_is_computed_once_and_nothing_else(name, data, mask, 
     check_coverage(name, data, mask, cp_size)
 
 
+@st.composite
+def packed(draw):
+    """(documents, slices) that libraries can express: one document or many, full, causal or in a causal window."""
+    docs = [draw(st.integers(1, 6)) * draw(st.sampled_from((1, 4, 16)))]
+    docs = draw(st.sampled_from((docs, draw(documents()))))
+    names = ("varlen_full", "varlen_causal", "sliding_window_causal")
+    module = plugins.load("masks", draw(st.sampled_from(names)))
+    params = {"window": 4} if module.__name__.endswith("sliding_window_causal") else {}
+    held = docs if module.USES_DOCUMENTS else [sum(docs)]
+    return docs, make_slices(module, plugins.make_params(module, params), np.array(held), sum(docs))
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+@settings(deadline=None, max_examples=12)
+@given(data=st.data(), mask=packed(), cp_size=st.integers(1, 16))
+def test_plans_of_libraries_cover_every_allowed_pair_once(name, data, mask, cp_size):
+    with suppress(UnsupportedError):  # which masks each takes is tested beside the adapters
+        check_coverage(name, data, mask, cp_size)
+        check_messages(name, data, mask, cp_size)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OWN)
 @settings(deadline=None, max_examples=300)
@@ -162,6 +193,10 @@ def check_coverage(name, data, mask, cp_size):
 @settings(deadline=None, max_examples=12)
 @given(data=st.data(), mask=masks(), cp_size=st.integers(1, 16))
 def test_what_one_sends_another_receives(name, data, mask, cp_size):
+    check_messages(name, data, mask, cp_size)
+
+
+def check_messages(name, data, mask, cp_size):
     docs, slices = mask
     shape = data.draw(st.sampled_from((shape_of(4, 2), shape_of(cp_size, cp_size), shape_of(2 * cp_size, 1))))
     choices = possible(name, shape, cp_size)
