@@ -8,7 +8,7 @@ may say `8K`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 MISSING = dataclasses.MISSING
@@ -48,6 +48,15 @@ def param(
         default=default,
         metadata={_KEY: ParamInfo(doc=doc, ge=ge, le=le, choices=held, tokens=tokens)},
     )
+
+
+def switches_said(values: Mapping[str, Any]) -> str:
+    """The names of the parameters that are switched on: they belong to the name of what runs.
+
+    >>> switches_said({"kv_repeat": True, "lse": False, "block_q": 256, "block_k": None})
+    'kv_repeat'
+    """
+    return " ".join(name for name, value in values.items() if value is True)
 
 
 def info(field: dataclasses.Field[Any]) -> ParamInfo:

@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from attnspec.launch.happenings import CaseEnded, Happening, JobBegan, Said, TurnBegan, Watcher
+from attnspec.params import switches_said
 from attnspec.plan import Case
 from attnspec.record.status import FAILED
 from attnspec.units import format_count
@@ -20,7 +21,7 @@ _STYLES = {"ok": "green", "unsupported": "dim", "oom": "yellow", "skipped": "dim
 def case_title(case: Case) -> str:
     """A case in a few words, without its environment."""
     asked, node = case.implementation, case.workload.mask_node
-    kernel = " ".join(part for part in (asked.kernel, asked.backend) if part)
+    kernel = " ".join(part for part in (asked.kernel, asked.backend, switches_said(asked.kernel_params)) if part)
     who = kernel if asked.strategy is None else f"{asked.strategy} ({kernel}) x {case.cp_size}"
     return f"{who}, {node.mask} {format_count(node.seqlen_q)} {case.pass_}"
 

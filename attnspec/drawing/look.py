@@ -6,9 +6,12 @@ neighbours apart in greyscale.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from attnspec.params import switches_said
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -74,14 +77,18 @@ class Drawing:
 
 
 def implementation(row: Row) -> str:
-    """The label of what a row measured: kernel, backend where one is named, and strategy.
+    """The label of what a row measured: kernel, backend where one is named, its switches, and strategy.
 
     >>> implementation({"strategy": None, "kernel": "flex", "backend": "TRITON", "provider": "torch"})
     'flex TRITON'
     >>> implementation({"strategy": "ulysses", "kernel": "fa3", "backend": None, "provider": "flash_attn"})
     'ulysses (fa3)'
+    >>> asked = {"strategy": None, "kernel": "sdpa", "backend": "efficient", "kernel_params": '{"kv_repeat":true}'}
+    >>> implementation(asked)
+    'sdpa efficient kv_repeat'
     """
-    kernel = " ".join(part for part in (row["kernel"], row["backend"]) if part)
+    switches = switches_said(json.loads(row.get("kernel_params") or "{}"))
+    kernel = " ".join(part for part in (row["kernel"], row["backend"], switches) if part)
     if row["strategy"]:
         return f"{row['strategy']} ({kernel})"
     return kernel
@@ -97,15 +104,17 @@ def labelled(rows: Sequence[Row]) -> list[tuple[str, Row]]:
     ['sdpa math', 'sdpa math']
     >>> [label for label, _ in labelled([ran, {**ran, "provider": "other"}])]
     ['sdpa math, torch', 'sdpa math, other']
+    >>> [label for label, _ in labelled([{**ran, "kernel_params": text} for text in ('{"block":1}', '{"block":2}')])]
+    ['sdpa math, {"block":1}', 'sdpa math, {"block":2}']
     """
     whole = _with_backends(rows)
     kinds: dict[str, dict[str, set[str]]] = {}
     meshes: dict[tuple[str, int | None, int | None], set[str]] = {}
     for row in whole:
         base = implementation(row)
-        held = kinds.setdefault(base, {name: set() for name in ("provider", "env")})
+        held = kinds.setdefault(base, {name: set() for name in ("provider", "kernel_params", "env")})
         for name, values in held.items():
-            values.update({row[name]} - {None})
+            values.update({row.get(name)} - {None})
         # Degrees follow the number of ranks, so they tell cases apart only where these have one number.
         place = (base, row.get("cp_size"), row.get("seqlen"))
         meshes.setdefault(place, set()).update({row["mesh"]} - {None})
@@ -115,7 +124,7 @@ def labelled(rows: Sequence[Row]) -> list[tuple[str, Row]]:
         base = implementation(row)
         telling = [name for name, values in kinds[base].items() if len(values) > 1]
         telling += ["mesh"] if base in crowded else []
-        return ", ".join([base, *(row[name] for name in telling if row[name] not in (None, "{}"))])
+        return ", ".join([base, *(row[name] for name in telling if row.get(name) not in (None, "{}"))])
 
     return [(label(row), row) for row in whole]
 

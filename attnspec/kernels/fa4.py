@@ -45,7 +45,7 @@ PROVIDERS = (
         distribution="flash-attn-4",
         module="flash_attn.cute.interface",
         requires=">=4.0.0b30",
-        fix="pip install 'flash-attn-4[cu13]==4.0.0b36' (nvidia-cutlass-dsl and its parts of one version)",
+        fix="pip install 'attnspec[flash-attn-4]' (nvidia-cutlass-dsl and its parts of one version)",
     ),
 )
 SUPPORT = Support(

@@ -17,29 +17,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from attnspec.errors import UnsupportedError
+from attnspec.kernels._magi import Grads, PackedTokens, load_module, magi_provider, no_grads, nothing_seen
 from attnspec.lower.ffa import FfaRanges, ffa_ranges
 from attnspec.params import param
-from attnspec.support import Device, Forward, Problem, Provider, Support
+from attnspec.support import Device, Forward, Problem, Support
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-FIX = (
-    "the package index has an empty placeholder only: build tag v1.1.1 of github.com/SandAI-org/MagiAttention with "
-    "pip install --no-build-isolation ."
-)
-PROVIDERS = (
-    Provider(
-        name="magi-attention",
-        distribution="magi-attention",
-        module="magi_attention",
-        requires=">=1.1",
-        fix=FIX,
-    ),
-)
+PROVIDERS = (magi_provider("pip install --no-build-isolation ."),)
 SUPPORT = Support(
     devices=("cuda",),
     dtypes=("bfloat16", "float16"),
@@ -48,7 +36,6 @@ SUPPORT = Support(
     capability_min=(9, 0),
     capability_max=(9, 0),
 )
-Grads = tuple["Tensor", "Tensor", "Tensor"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,18 +57,14 @@ def bind(lowered: FfaRanges, problem: Problem, params: Params, provider: str, de
     return FfaKernel(lowered, problem, params, device)
 
 
-class FfaKernel:
+class FfaKernel(PackedTokens):
     """Inputs are packed tokens; an empty mask calls nothing."""
-
-    explicit_backward = True
-    frees_graph = False
-    backend = None
 
     def __init__(self, ranges: FfaRanges, problem: Problem, params: Params, device: Device) -> None:
         import torch
 
-        self._module = _flex_flash_attn()
-        self._batch = problem.shape.batch
+        super().__init__(problem.shape.batch)
+        self._module = load_module("flex_flash_attn", PROVIDERS[0].fix)
         self._empty = len(ranges.types) == 0
         self.expected_kernels = "" if self._empty else "flash"
         self._q_disjoint = ranges.q_disjoint
@@ -98,14 +81,6 @@ class FfaKernel:
             "sm_margin": 0,
         }
 
-    def load(self, q_BTND: Tensor, k_BSGD: Tensor, v_BSGD: Tensor) -> Grads:
-        """Packed tokens."""
-        return q_BTND.flatten(0, 1), k_BSGD.flatten(0, 1), v_BSGD.flatten(0, 1)
-
-    def load_dout(self, dout_BTND: Tensor) -> Tensor:
-        """Packed tokens."""
-        return dout_BTND.flatten(0, 1)
-
     def load_forward(self, out_BTND: Tensor, lse_BNT: Tensor) -> Forward:
         """Packed tokens; lse (B T, N)."""
         return Forward(out=out_BTND.flatten(0, 1), lse=lse_BNT.float().transpose(1, 2).flatten(0, 1).contiguous())
@@ -116,8 +91,7 @@ class FfaKernel:
 
         q, k, v = inputs
         if self._empty:
-            lse = torch.full(q.shape[:2], -math.inf, dtype=torch.float32, device=q.device)
-            return Forward(out=torch.zeros_like(q), lse=lse)
+            return nothing_seen(q)
         out, meta = self._module._flex_flash_attn_forward(
             q=q,
             k=k,
@@ -136,7 +110,7 @@ class FfaKernel:
 
         q, k, v = inputs
         if self._empty:
-            return torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
+            return no_grads(inputs)
         dq, dk, dv, _ = self._module._flex_flash_attn_backward(
             dout=dout,
             q=q,
@@ -156,38 +130,3 @@ class FfaKernel:
             **self._shared,
         )
         return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
-
-    def partial(self, forward: Forward) -> tuple[Tensor, Tensor]:
-        """(out_BTND, lse_BTN) as the library left them."""
-        assert forward.lse is not None
-        return self._batched(forward.out), forward.lse.view(self._batch, -1, forward.lse.shape[1])
-
-    def canonical_out(self, forward: Forward) -> tuple[Tensor, Tensor]:
-        """With the batch; lse_BNT."""
-        assert forward.lse is not None
-        lse_BTN = forward.lse.reshape(self._batch, -1, forward.lse.shape[1])
-        return self._batched(forward.out), lse_BTN.transpose(1, 2).contiguous()
-
-    def canonical_grads(self, grads: Grads) -> Grads:
-        """With the batch."""
-        dq, dk, dv = map(self._batched, grads)
-        return dq, dk, dv
-
-    def _batched(self, part: Tensor) -> Tensor:
-        return part.view(self._batch, -1, *part.shape[1:]).contiguous()
-
-
-def _flex_flash_attn() -> Any:
-    """MagiAttention's module; raises UnsupportedError for the placeholder of the package index."""
-    import importlib
-
-    package = importlib.import_module("magi_attention")
-    try:
-        return importlib.import_module("magi_attention.functional.flex_flash_attn")
-    except ModuleNotFoundError as error:
-        if error.name is None or not error.name.startswith("magi_attention."):
-            raise
-        raise UnsupportedError(
-            "broken_package",
-            f"magi_attention at {getattr(package, '__file__', None)} has no {error.name}; {FIX}",
-        ) from error

@@ -13,25 +13,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from attnspec.errors import UnsupportedError
+from attnspec.kernels._magi import Grads, PackedTokens, load_module, magi_provider, no_grads, nothing_seen
 from attnspec.lower.ffa import FfaRanges, ffa_ranges
-from attnspec.support import Device, Forward, Problem, Provider, Support
+from attnspec.support import Device, Forward, Problem, Support
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-FIX = (
-    "the package index has an empty placeholder only: build tag v1.1.1 of github.com/SandAI-org/MagiAttention with its "
-    "flash-attention submodule"
-)
-PROVIDERS = (
-    Provider(
-        name="magi-attention",
-        distribution="magi-attention",
-        module="magi_attention",
-        requires=">=1.1",
-        fix=FIX,
-    ),
-)
+PROVIDERS = (magi_provider("its flash-attention submodule"),)
 SUPPORT = Support(
     devices=("cuda",),
     dtypes=("bfloat16", "float16"),
@@ -40,7 +29,6 @@ SUPPORT = Support(
     capability_min=(10, 0),
     capability_max=(10, 0),
 )
-Grads = tuple["Tensor", "Tensor", "Tensor"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,40 +46,20 @@ def bind(lowered: FfaRanges, problem: Problem, params: Params, provider: str, de
     return FfaFa4Kernel(lowered, problem)
 
 
-class FfaFa4Kernel:
+class FfaFa4Kernel(PackedTokens):
     """Inputs are packed tokens; an empty mask calls nothing."""
 
-    explicit_backward = True
-    frees_graph = False
-    backend = None
-
     def __init__(self, ranges: FfaRanges, problem: Problem) -> None:
-        import importlib
-
-        package = importlib.import_module("magi_attention")
-        try:
-            self._module: Any = importlib.import_module("magi_attention.functional.fa4")
-        except ModuleNotFoundError as error:
-            if error.name is None or not error.name.startswith("magi_attention."):
-                raise
-            where = getattr(package, "__file__", None)
-            raise UnsupportedError("broken_package", f"magi_attention at {where} has no {error.name}; {FIX}") from error
+        super().__init__(problem.shape.batch)
+        self._module = load_module("fa4", PROVIDERS[0].fix)
         if not self._module.is_fa4_installed:
-            raise UnsupportedError("missing_package", f"MagiAttention finds no module flash_attn_cute; {FIX}")
-        self._batch = problem.shape.batch
+            fix = PROVIDERS[0].fix
+            raise UnsupportedError("missing_package", f"MagiAttention finds no module flash_attn_cute; {fix}")
         self._scale = 1 / math.sqrt(problem.shape.head_dim)
         self._empty = len(ranges.types) == 0
         self.expected_kernels = "" if self._empty else "FlashAttention(Forward|Backward)"
         if not self._empty:
             self._argument = _argument(ranges, problem)
-
-    def load(self, q_BTND: Tensor, k_BSGD: Tensor, v_BSGD: Tensor) -> Grads:
-        """Packed tokens."""
-        return q_BTND.flatten(0, 1), k_BSGD.flatten(0, 1), v_BSGD.flatten(0, 1)
-
-    def load_dout(self, dout_BTND: Tensor) -> Tensor:
-        """Packed tokens."""
-        return dout_BTND.flatten(0, 1)
 
     def load_forward(self, out_BTND: Tensor, lse_BNT: Tensor) -> Forward:
         """Packed tokens; lse (B T, N) over memory (N, B T), which is what the backward wants."""
@@ -99,12 +67,10 @@ class FfaFa4Kernel:
 
     def forward(self, inputs: Grads) -> Forward:
         """One call."""
-        import torch
 
         q, k, v = inputs
         if self._empty:
-            lse = torch.full(q.shape[:2], -math.inf, dtype=torch.float32, device=q.device)
-            return Forward(out=torch.zeros_like(q), lse=lse)
+            return nothing_seen(q)
         out, lse = self._module.fa4_fwd(
             q=q, k=k, v=v, sink=None, attn_arg=self._argument, softmax_scale=self._scale, softcap=0.0
         )
@@ -112,11 +78,10 @@ class FfaFa4Kernel:
 
     def backward(self, inputs: Grads, forward: Forward, dout: Tensor) -> Grads:
         """One call."""
-        import torch
 
         q, k, v = inputs
         if self._empty:
-            return torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
+            return no_grads(inputs)
         dq, dk, dv, _ = self._module.fa4_bwd(
             do=dout,
             q=q,
@@ -131,25 +96,6 @@ class FfaFa4Kernel:
             deterministic=False,
         )
         return dq, dk, dv
-
-    def partial(self, forward: Forward) -> tuple[Tensor, Tensor]:
-        """(out_BTND, lse_BTN) as the library left them."""
-        assert forward.lse is not None
-        return self._batched(forward.out), forward.lse.view(self._batch, -1, forward.lse.shape[1])
-
-    def canonical_out(self, forward: Forward) -> tuple[Tensor, Tensor]:
-        """With the batch; lse_BNT."""
-        assert forward.lse is not None
-        lse_BTN = forward.lse.reshape(self._batch, -1, forward.lse.shape[1])
-        return self._batched(forward.out), lse_BTN.transpose(1, 2).contiguous()
-
-    def canonical_grads(self, grads: Grads) -> Grads:
-        """With the batch."""
-        dq, dk, dv = map(self._batched, grads)
-        return dq, dk, dv
-
-    def _batched(self, part: Tensor) -> Tensor:
-        return part.view(self._batch, -1, *part.shape[1:]).contiguous()
 
 
 def _argument(ranges: FfaRanges, problem: Problem) -> Any:

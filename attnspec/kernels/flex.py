@@ -46,6 +46,8 @@ SUPPORT = Support(
         "another device."
     },
 )
+COMPILES_AHEAD = True
+"""Inductor and Triton keep what they compile on disk, one graph for each shape (`attnspec.worker.compile_ahead`)."""
 MaskMod = Callable[["Tensor", "Tensor", "Tensor", "Tensor"], "Tensor"]
 Inputs = tuple["Tensor", "Tensor", "Tensor"]
 _FIXED_WIDTH_ENTRIES = 2**25
@@ -153,7 +155,7 @@ def _check_flash_package() -> None:
     except ModuleNotFoundError:
         found = False
     if not found:
-        raise UnsupportedError("missing_package", f"{_FLASH_MISSING}; pip install flash-attn-4")
+        raise UnsupportedError("missing_package", f"{_FLASH_MISSING}; pip install 'attnspec[flash-attn-4]'")
     try:
         importlib.import_module("flash_attn.cute.interface")
     except (ImportError, OSError) as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from attnspec.params import switches_said
 from attnspec.plan.identity import collect_id
 from attnspec.plan.model import Plan
 from attnspec.units import format_count
@@ -52,7 +53,8 @@ def labels(plan: Plan) -> dict[str, str]:
     for case in plan.cases:
         asked = case.implementation
         who = asked.kernel if asked.strategy is None else f"{asked.strategy} ({asked.kernel}) x {case.cp_size}"
-        named[f"run:{case.case_id}"] = f"{who}{f' {asked.backend}' if asked.backend else ''} {case.pass_}"
+        settings = (asked.backend, switches_said(asked.kernel_params), case.pass_)
+        named[f"run:{case.case_id}"] = " ".join((who, *filter(None, settings)))
     named[f"collect:{collect_id(case.case_id for case in plan.cases)}"] = "cells.parquet"
     return named
 

@@ -54,6 +54,7 @@ def _row(plan: Plan, case: Case, areas: Sequence[int] | None, text: _Texts) -> C
         strategy=asked.strategy,
         backend=asked.backend,
         provider=asked.provider,
+        kernel_params=text(asked.kernel_params),
         mask=node.mask,
         mask_params=text(node.params),
         seqlen=node.seqlen_q,

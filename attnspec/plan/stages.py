@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from attnspec.params import switches_said
 from attnspec.plan.model import Case, MaskNode, Plan, SampleNode
 from attnspec.units import format_count
 
@@ -73,9 +74,9 @@ def collapse(plan: Plan) -> Stages:
 
 
 def implementation_label(case: Case) -> str:
-    """A kernel with its backend, or a strategy with its kernel in brackets."""
+    """A kernel with its backend and switches, or a strategy with its kernel in brackets."""
     asked = case.implementation
-    kernel = " ".join(part for part in (asked.kernel, asked.backend) if part)
+    kernel = " ".join(part for part in (asked.kernel, asked.backend, switches_said(asked.kernel_params)) if part)
     return kernel if asked.strategy is None else f"{asked.strategy} ({kernel})"
 
 

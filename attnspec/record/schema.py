@@ -44,6 +44,9 @@ class Cell:
     )
     provider: str | None = column(pa.string(), "The package that ran the kernel.")
     provider_version: str | None = column(pa.string(), "Its version.")
+    kernel_params: str | None = column(
+        pa.string(), "The kernel's other parameters as canonical JSON (sdpa: kv_repeat); null in tables without it."
+    )
     mask: str = column(pa.string(), "The mask's name.", required=True)
     mask_params: str = column(pa.string(), "The mask's parameters as canonical JSON.", required=True)
     seqlen: int = column(pa.int64(), "Query length of one pack over all ranks.", unit="tokens", required=True)

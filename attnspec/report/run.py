@@ -15,9 +15,12 @@ from attnspec.errors import InputError, SpecError
 from attnspec.launch.run_folder import RunFolder
 from attnspec.launch.tables import collect_tables
 from attnspec.plan import Plan, compile_plan
-from attnspec.record.schema import Cell, Timing, column_names
+from attnspec.record.schema import Cell, Timing, arrow_schema
 from attnspec.spec import Spec, load_spec
 from attnspec.support import Device
+
+_LATER = ("kernel_params",)
+"""Columns that tables of earlier versions lack; they are null there."""
 
 
 @dataclass(frozen=True)
@@ -86,10 +89,14 @@ def _read(path: Path, row: type) -> pa.Table:
         table = pq.read_table(path)
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from None
-    missing = [name for name in column_names(row) if name not in table.column_names]
+    schema = arrow_schema(row)
+    absent = [name for name in schema.names if name not in table.column_names]
+    missing = [name for name in absent if name not in _LATER]
     if missing:
         raise InputError(f"{path}: has no column {', '.join(missing)}; allowed: a table that `attnspec run` wrote")
-    return table
+    for name in absent:
+        table = table.append_column(schema.field(name), pa.nulls(table.num_rows, schema.field(name).type))
+    return table.select(schema.names)
 
 
 def open_run(path: str | Path) -> OpenedRun:

@@ -7,6 +7,7 @@ from attnspec.execute.joint import Agreement
 from attnspec.execute.links import link_facts
 from attnspec.wire import JobRequest, WorkloadRequest
 from attnspec.worker.anchor import Anchor
+from attnspec.worker.compile_ahead import compile_ahead
 from attnspec.worker.environment import Environment, conditions
 from attnspec.worker.reporter import CaseState, Reporter
 from attnspec.worker.workload_run import WorkloadRun
@@ -21,6 +22,7 @@ def run_job(
     if agreement.ranks.size > 1:
         facts = agreement.together(link_facts, agreement.ranks, environment.device, clock.synchronize)
         reporter.note("bandwidth", facts)
+    compile_ahead(request, environment, reporter)
     anchor = Anchor(request, reporter, agreement)
 
     def run(workload: WorkloadRequest, cases: list[CaseState]) -> None:

@@ -11,18 +11,15 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from attnspec import plugins
 from attnspec.errors import AttnspecError
 from attnspec.execute.clock import Clock, Sample
 from attnspec.execute.device_kernels import check_kernels, device_kernels
 from attnspec.execute.joint import Agreement, JointStrategy
 from attnspec.execute.memory import allocated_bytes, peak_bytes, release
 from attnspec.execute.prepared import Prepared
-from attnspec.execute.providers import choose, library, through
 from attnspec.execute.rounds import Timed, interleave
 from attnspec.execute.tensors import Tensors
 from attnspec.execute.verify import verify
-from attnspec.record.keys import result_key
 from attnspec.record.status import Status
 from attnspec.sharding.sharding import Sharding, comm_bytes
 from attnspec.stats import median
@@ -30,6 +27,7 @@ from attnspec.wire import Implementation, JobRequest, WorkloadRequest
 from attnspec.worker.bench import Bench, Benches, open_benches
 from attnspec.worker.environment import Environment
 from attnspec.worker.failures import failure_of
+from attnspec.worker.identity import identify
 from attnspec.worker.reporter import CaseState, Reporter
 
 COMPUTE_ITERATIONS = 5
@@ -131,20 +129,7 @@ class WorkloadRun:
 
     def _choose(self, case: CaseState) -> None:
         """Find the provider, and with it the key under which results stand."""
-        implementation = case.request.implementation
-        module, asked, versions = plugins.load("kernels", implementation.kernel), implementation.provider, {}
-        if implementation.strategy is not None:
-            strategy = plugins.load("strategies", implementation.strategy)
-            asked, versions = through(strategy, asked), library(strategy)
-        case.provider, case.provider_version = choose(module, asked, self.environment.support)
-        distribution = next(one.distribution for one in module.PROVIDERS if one.name == case.provider)
-        case.result_key = result_key(
-            case.case_id,
-            self.request.image_id,
-            versions | {distribution: case.provider_version},
-            self.environment.driver,
-            self.environment.support.model,
-        )
+        case.provider, case.provider_version, case.result_key = identify(self.request, case.request, self.environment)
 
     def _agree_on_key(self, case: CaseState) -> None:
         """Raise unless all ranks found the same packages, devices and drivers."""

@@ -333,7 +333,7 @@ def test_the_placeholder_on_the_index_is_a_broken_package(monkeypatch, kernel):
     package.__version__ = "0.0.1"
     monkeypatch.setitem(sys.modules, "magi_attention", package)
     module = plugins.load("kernels", kernel)
-    fix = module.FIX
+    fix = module.PROVIDERS[0].fix
     assert fix.startswith("the package index has an empty placeholder only: build tag v1.1.1 of ")
     with pytest.raises(UnsupportedError) as raised:
         installed_version(module.PROVIDERS[0])

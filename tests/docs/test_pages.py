@@ -8,25 +8,38 @@ from pathlib import Path
 import pytest
 
 from attnspec.record import schema
+from attnspec.report import results
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("data/**/*.md")])
-GENERATED = re.compile(r"<!-- generated: attnspec\.record\.schema\.markdown\((\w+)\) -->\n(.*?)<!-- end -->", re.DOTALL)
+GENERATED = re.compile(
+    r"<!-- generated: attnspec\.(record\.schema|report\.results)\.(\w+)\((.*?)\) -->\n(.*?)<!-- end -->", re.DOTALL
+)
+MADE = [page for page in PAGES if GENERATED.search(page.read_text())]
 
 
-def test_column_tables_are_current():
+@pytest.mark.parametrize("page", MADE, ids=lambda page: page.name)
+def test_generated_tables_are_current(page):
     """Mend with: python tests/docs/test_pages.py"""
-    text = (ROOT / "docs/numbers.md").read_text()
+    text = page.read_text()
     assert text == regenerated(text)
 
 
 def regenerated(text: str) -> str:
     def table(match: re.Match[str]) -> str:
-        return (
-            match[0].replace(match[2], "", 1).replace("-->\n", f"-->\n{schema.markdown(getattr(schema, match[1]))}", 1)
-        )
+        start, end = (where - match.start() for where in match.span(4))
+        return match[0][:start] + made(match[1], match[2], match[3]) + match[0][end:]
 
     return GENERATED.sub(table, text)
+
+
+def made(module: str, function: str, arguments: str) -> str:
+    """What a mark asks for: the columns of a row class, or a table of `attnspec.report.results` on a shipped folder."""
+    if module == "record.schema":
+        assert function == "markdown"
+        return schema.markdown(getattr(schema, arguments))
+    folder, *others = (argument.strip() for argument in arguments.split(","))
+    return getattr(results, function)(str(ROOT / folder), *others)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -37,5 +50,5 @@ def test_relative_links_lead_somewhere(page):
 
 
 if __name__ == "__main__":
-    page = ROOT / "docs/numbers.md"
-    page.write_text(regenerated(page.read_text()))
+    for page in MADE:
+        page.write_text(regenerated(page.read_text()))

@@ -124,11 +124,22 @@ def test_all_messages_are_told_and_asking_again_tells_them_again(package):
         )
 
 
-def test_a_placeholder_that_imports_and_does_nothing_is_not_usable(package):
-    module = kernel_of(provider_of(package(""), requires=""), raises=AttributeError("module has no attribute 'attn'"))
-    with pytest.raises(UnsupportedError, match="AttributeError: module has no attribute 'attn'") as caught:
+@pytest.mark.parametrize(
+    "raised",
+    [
+        AttributeError("module has no attribute 'attn'"),  # a placeholder
+        OSError("libcudart.so.12: cannot open shared object file"),  # a library that is loaded late
+        RuntimeError("CUDA error: no kernel image is available for execution on the device"),  # built for others
+        NotImplementedError(),
+    ],
+    ids=lambda raised: type(raised).__name__,
+)
+def test_a_package_that_imports_and_cannot_compute_is_not_usable(raised, package):
+    module = kernel_of(provider_of(package(""), requires=""), raises=raised)
+    with pytest.raises(UnsupportedError) as caught:
         choose(module, None, CPU)
     assert caught.value.reason_code == "broken_package"
+    assert caught.value.reason == f"fake: {type(raised).__name__}: {raised} (pip install fake)"
 
 
 @pytest.mark.parametrize("wrong", [0.1, float("nan")])

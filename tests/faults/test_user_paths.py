@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from fake_run import LENGTHS, SMALL, Host
 
@@ -148,6 +149,18 @@ def test_a_table_of_something_else_is_refused(host: Host) -> None:
         file.unlink()
     with pytest.raises(InputError, match=r"cells\.parquet: has no column result_key, level, "):
         _ = open_run(host.folder.path).cells
+
+
+def test_a_table_from_before_a_column_was_there_is_read(host: Host) -> None:
+    host.run()
+    table = pq.read_table(host.folder.cells)
+    pq.write_table(table.drop_columns(["kernel_params"]), host.folder.cells)
+    for file in host.folder.journal.iterdir():
+        file.unlink()
+    cells = open_run(host.folder.path).cells
+    assert cells.schema.names == table.schema.names
+    assert set(cells["kernel_params"].to_pylist()) == {None}
+    assert cells["case_id"] == table["case_id"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

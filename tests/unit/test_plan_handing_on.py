@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import xml.etree.ElementTree as ElementTree
 from decimal import Decimal
@@ -14,13 +15,14 @@ from hypothesis import strategies as st
 from planning import planning_toys, small_spec
 
 from attnspec import compile_plan, wire
+from attnspec.cli._progress import case_title
 from attnspec.plan import base_row, base_rows, job_request
 from attnspec.plan.document import CASE_COLUMNS, json_chunks
 from attnspec.plan.expect import expect, expected_area, expected_documents, tensor_bytes
 from attnspec.plan.graph import dot_lines, node_link
 from attnspec.plan.identity import collect_id
 from attnspec.plan.picture import draw_stages
-from attnspec.plan.stages import MAX_GROUPS, STAGES, collapse
+from attnspec.plan.stages import MAX_GROUPS, STAGES, collapse, implementation_label
 from attnspec.record.schema import Cell, to_table
 from attnspec.sample import draw_packs, read_lengths
 from attnspec.spec import Spec
@@ -241,3 +243,13 @@ def test_expectations_leave_out_what_cannot_run_and_time_needs_a_known_device(pl
     assert 0 < known.device_s_least <= plan.measure.min_iters * known.flops_once / 1e14
     assert max(ranks) == 2
     assert known.largest is not None and known.largest.pass_ == "bwd"
+
+
+def test_a_switch_is_a_column_and_part_of_the_name(plan):
+    asked = dataclasses.replace(plan.cases[0].implementation, kernel_params={"copy": True, "block": 128})
+    case = dataclasses.replace(plan.cases[0], implementation=asked)
+    row = base_row(plan, case)
+    assert row.kernel_params == '{"block":128,"copy":true}'
+    kernel = " ".join(filter(None, (asked.kernel, asked.backend)))
+    assert implementation_label(case) == f"{kernel} copy"
+    assert f"{kernel} copy, " in case_title(case)

@@ -10,7 +10,7 @@ import pyarrow as pa
 from attnspec.record.schema import Cell, Timing, arrow_schema, column_names, from_row, to_table
 from attnspec.record.status import REASON_CODES, Status
 
-CONTRACT_CELLS = """case_id result_key level device kernel strategy backend provider provider_version mask mask_params seqlen
+CONTRACT_CELLS = """case_id result_key level device kernel strategy backend provider provider_version kernel_params mask mask_params seqlen
 cp_size seqlen_per_rank mesh env pass batch num_heads_q num_heads_kv head_dim dtype num_packs mask_area flops padding_tokens
 status reason_code reason num_samples time_ms_median time_ms_p20 time_ms_p80 time_ms_ci_low time_ms_ci_high host_ms tflops
 tflops_ci_low tflops_ci_high tflops_per_gpu peak_memory_bytes comm_bytes load_imbalance exposed_comm_ms lower_s compile_s

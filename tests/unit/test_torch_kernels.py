@@ -188,7 +188,7 @@ def test_flex_says_whether_flash_attention_is_missing_or_broken(monkeypatch, tmp
     (tmp_path / "flash_attn" / "__init__.py").touch()
     code, reason = refusal(flex._check_flash_package)
     assert code == "missing_package"
-    assert "pip install flash-attn-4" in reason
+    assert "pip install 'attnspec[flash-attn-4]'" in reason
     (tmp_path / "flash_attn" / "cute").mkdir()
     (tmp_path / "flash_attn" / "cute" / "__init__.py").touch()
     (tmp_path / "flash_attn" / "cute" / "interface.py").write_text("raise ImportError('cutlass: undefined symbol')")

@@ -1,0 +1,181 @@
+"""What the tables of a kernel run say, as Markdown for a page of results: every number is read from the tables.
+
+Each function takes a folder that `attnspec.open_run` opens and returns one table, or one line where there is nothing to
+tell. A page holds their output between marks, and a test makes it again (tests/docs/test_pages.py).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+
+from attnspec.drawing.look import Row, labelled, mask_title, ordered
+from attnspec.report.published import published
+from attnspec.report.run import OpenedRun, open_run
+from attnspec.report.summary import figure
+from attnspec.shape import PASSES
+from attnspec.units import format_count
+
+LONG_SEQLEN = 8192
+"""From here on a case takes long enough for its figures to be judged."""
+MISS_SHARE = 0.05
+MOST_SPREAD = 0.03
+
+
+@cache
+def _opened(folder: str) -> tuple[OpenedRun, tuple[tuple[str, Row], ...]]:
+    run = open_run(Path(folder))
+    return run, tuple(labelled([row for row in run.cells.to_pylist() if row["level"] == "kernel"]))
+
+
+def fastest(folder: str) -> str:
+    """Who is fastest and how fast, by mask and pass over seqlen."""
+    _, rows = _opened(folder)
+    best: dict[tuple[str, str], dict[int, tuple[float, str]]] = {}
+    for label, row in _ok(rows):
+        held = best.setdefault((_mask(row), row["pass"]), {})
+        held[row["seqlen"]] = max(held.get(row["seqlen"], (0.0, "")), (row["tflops"], label))
+    return _over_seqlen(
+        "mask, pass (TFLOP/s)",
+        {
+            f"{mask}, {pass_}": {seqlen: f"{label} {figure(value)}" for seqlen, (value, label) in held.items()}
+            for (mask, pass_), held in sorted(best.items(), key=lambda item: _rank(rows, *item[0]))
+        },
+    )
+
+
+def throughput(folder: str, mask: str, pass_: str) -> str:
+    """TFLOP/s of every implementation over seqlen; else its status, and nothing where it was not run."""
+    _, rows = _opened(folder)
+    table: dict[str, dict[int, str]] = {}
+    for label, row in rows:
+        if (row["mask"], row["pass"]) == (mask, pass_) and row["status"] != "skipped":
+            table.setdefault(label, {})[row["seqlen"]] = (
+                figure(row["tflops"]) if row["status"] == "ok" else row["status"]
+            )
+    return _over_seqlen("TFLOP/s", {label: table[label] for label in ordered(table)})
+
+
+def published_misses(folder: str) -> str:
+    """Where the best variant of a kernel is over 5 percent below what the page shows for it on H100, from 8K."""
+    _, rows = _opened(folder)
+    best: dict[tuple[object, ...], tuple[float, str]] = {}
+    for label, row in _ok(rows):
+        best[_point(row)] = max(best.get(_point(row), (0.0, "")), (row["tflops"], label))
+    compared, misses = 0, []
+    for row in published().to_pylist():
+        wanted = row["level"] == "kernel" and row["device"] == "h100" and row["seqlen"] >= LONG_SEQLEN
+        if not wanted or row["status"] != "ok" or _point(row) not in best:
+            continue
+        value, label = best[_point(row)]
+        compared += 1
+        if value < (1 - MISS_SHARE) * row["tflops"]:
+            size = format_count(row["seqlen"])
+            shown = (label, _mask(row), row["pass"], size, figure(value), figure(row["tflops"]))
+            misses.append((*shown, f"{value / row['tflops'] - 1:.0%}"))
+    told = f"{len(misses)} of {compared} compared figures"
+    if not misses:
+        return f"{told} are more than 5 percent below the page's.\n"
+    head = ("implementation", "mask", "pass", "seqlen", "measured", "published", "difference")
+    return f"{told} are more than 5 percent below the page's:\n\n{_table(head, misses)}"
+
+
+def stability(folder: str) -> str:
+    """How far the middle of the samples spreads, (p80 - p20) / median, from 8K; all that is over 3 percent."""
+    _, rows = _opened(folder)
+    spreads = []
+    for label, row in _ok(rows):
+        if row["seqlen"] >= LONG_SEQLEN:
+            spread = (row["time_ms_p80"] - row["time_ms_p20"]) / row["time_ms_median"]
+            spreads.append((spread, label, row))
+    over = [one for one in spreads if one[0] > MOST_SPREAD]
+    told = f"{len(over)} of {len(spreads)} cases spread over 3 percent"
+    if not over:
+        largest = max((spread for spread, *_ in spreads), default=0.0)
+        return f"{told}; the largest spread is {largest:.1%}.\n"
+    lines = [
+        (label, _mask(row), row["pass"], format_count(row["seqlen"]), f"{spread:.1%}")
+        for spread, label, row in sorted(over, key=lambda one: -one[0])
+    ]
+    return f"{told}:\n\n{_table(('implementation', 'mask', 'pass', 'seqlen', '(p80 - p20) / median'), lines)}"
+
+
+def costs(folder: str) -> str:
+    """Where the wall time of the runs went; what is left to the harness over the time inside timed iterations."""
+    run, rows = _opened(folder)
+    facts = run.provenance
+    wall_s = sum((one["ended_ns"] - one["started_ns"]) / 1e9 for one in facts.get("runs", ()) if one.get("ended_ns"))
+    ahead = facts.get("workers", {}).get("compile_ahead", {}).values()
+    ahead_s = sum(one["wall_s"] for one in ahead)
+    compile_s = sum(row["compile_s"] or 0.0 for _, row in rows)
+    verify_s = sum(row["verify_s"] or 0.0 for _, row in rows)
+    timed_s = sum(run.timings["elapsed_ns"].to_pylist()) / 1e9
+    rest_s = wall_s - ahead_s - compile_s - verify_s
+    seconds = {
+        "wall time of all runs": wall_s,
+        "compiling ahead (last run)": ahead_s,
+        "compiling in the worker": compile_s,
+        "verification": verify_s,
+        "timed iterations": timed_s,
+        "the rest with the timed iterations": rest_s,
+    }
+    lines = [(name, f"{value:.1f}") for name, value in seconds.items()]
+    if timed_s:
+        lines.append(("that over the timed iterations", f"{rest_s / timed_s:.2f}"))
+    return _table(("what", "seconds"), lines)
+
+
+def outcomes(folder: str) -> str:
+    """How the cases of every implementation ended, with the most frequent reason of each other status than ok."""
+    _, rows = _opened(folder)
+    counts: dict[str, Counter[str]] = {}
+    why: dict[tuple[str, str], Counter[str]] = {}
+    for label, row in rows:
+        counts.setdefault(label, Counter())[row["status"]] += 1
+        if row["status"] not in ("ok", "skipped"):
+            first = (row["reason"] or "").strip().splitlines() or [""]
+            why.setdefault((label, row["status"]), Counter())[first[0]] += 1
+    lines = []
+    for label in ordered(counts):
+        told = "; ".join(
+            f"{status}: {why[label, status].most_common(1)[0][0]}" for status in counts[label] if (label, status) in why
+        )
+        lines.append((label, ", ".join(f"{count} {status}" for status, count in counts[label].most_common()), told))
+    return _table(("implementation", "cases", "why"), lines)
+
+
+def _ok(rows: Iterable[tuple[str, Row]]) -> list[tuple[str, Row]]:
+    return [(label, row) for label, row in rows if row["status"] == "ok" and row["tflops"] is not None]
+
+
+def _mask(row: Row) -> str:
+    return mask_title(row["mask"], row["mask_params"])
+
+
+def _point(row: Row) -> tuple[object, ...]:
+    return tuple(row[name] for name in ("kernel", "mask", "mask_params", "pass", "seqlen"))
+
+
+def _rank(rows: Sequence[tuple[str, Row]], mask: str, pass_: str) -> tuple[int, int]:
+    """The order of the tables: masks as they come, then passes."""
+    masks = list(dict.fromkeys(_mask(row) for _, row in rows))
+    return masks.index(mask), PASSES.index(pass_)
+
+
+def _over_seqlen(head: str, table: dict[str, dict[int, str]]) -> str:
+    if not table:
+        return "Not measured.\n"
+    lengths = sorted({seqlen for held in table.values() for seqlen in held})
+    lines = [(name, *(held.get(seqlen, "") for seqlen in lengths)) for name, held in table.items()]
+    return _table((head, *map(format_count, lengths)), lines)
+
+
+def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; what would break a row is escaped."""
+
+    def line(fields: Sequence[str]) -> str:
+        return "| " + " | ".join(" ".join(field.split()).replace("|", "\\|") for field in fields) + " |\n"
+
+    return line(head) + line(["---"] * len(head)) + "".join(map(line, lines))

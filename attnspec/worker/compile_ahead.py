@@ -1,0 +1,173 @@
+"""Compiling ahead: kernels that compile for every shape are called once, in parallel processes, before all timing.
+
+Compilers work on one core each, so a sweep would spend most of its time waiting for them. A kernel plug-in asks for
+this by `COMPILES_AHEAD = True`: what it compiles lies in a cache on disk that processes share. Here a few processes
+fill that cache, largest sizes first; the worker then finds everything there. Nothing is timed meanwhile and what is
+compiled does not depend on who compiles it, so numbers stay as they are; only `compile_s` gets smaller. What was done
+is noted beside the environment, as `compile_ahead`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import torch
+
+from attnspec import plugins
+from attnspec.errors import AttnspecError
+from attnspec.shape import DTYPE_BYTES
+from attnspec.wire import CaseRequest, JobRequest, WorkloadRequest, dumps
+from attnspec.worker.environment import Environment, usable_cores
+from attnspec.worker.identity import identify
+from attnspec.worker.reporter import Reporter
+
+LEAST_CASES = 4
+"""Fewer are compiled as fast by the worker itself: a process takes seconds to start."""
+LIMIT_SHARE = 0.5
+"""Of the limit that the host keeps for a set-up."""
+CONTEXT_BYTES = 2**30
+TENSORS_HELD = 12
+"""Tensors of the queries' size that one call holds at most, a library's own included."""
+_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+
+
+class _Done:
+    """What came of it so far; threads add to it."""
+
+    def __init__(self) -> None:
+        self.num_cases = 0
+        self.failed: dict[str, str] = {}
+        self._lock = threading.Lock()
+
+    def add(self, piece: Sequence[str], failed: Mapping[str, str]) -> None:
+        with self._lock:
+            self.num_cases += len(piece)
+            self.failed.update(failed)
+
+
+def compile_ahead(request: JobRequest, environment: Environment, reporter: Reporter) -> None:
+    """Fill the caches for the cases of a job, on CUDA with one rank and several cores; else do nothing.
+
+    Takes no longer than half of what the host grants a set-up; what is left then the worker compiles itself.
+    """
+    pieces = pieces_of(request, environment)
+    num_cases = sum(map(len, pieces))
+    if environment.device.type != "cuda" or request.world_size > 1 or num_cases < LEAST_CASES:
+        return
+    free_bytes, _ = torch.cuda.mem_get_info(environment.device)
+    fitting = free_bytes // (CONTEXT_BYTES + _most_bytes(request))
+    num_processes = min(len(pieces), usable_cores() - 1, int(fitting))
+    if num_processes < 2:
+        return
+    reporter.message(f"compiling {num_cases} cases ahead in {num_processes} processes")
+    facts = run_pieces(request, pieces, num_processes, limit_s=LIMIT_SHARE * request.measure.setup_timeout_s)
+    reporter.note("compile_ahead", facts)
+    failed = len(facts["failed"])
+    reporter.message(f"compiled ahead in {facts['wall_s']:.0f} s" + (f"; {failed} failed so far" if failed else ""))
+
+
+def pieces_of(request: JobRequest, environment: Environment) -> list[list[str]]:
+    """case_ids in pieces of work, the longest first: one implementation, length and direction each.
+
+    Masks of one length often share what is compiled, so they stay together. Of several passes with a backward one
+    does. Nothing of cases that are measured already, or that nothing can run.
+    """
+    pieces: dict[tuple[Any, ...], dict[Any, str]] = {}
+    for workload in request.workloads:
+        for case in workload.cases:
+            if workload.level == "kernel" and _is_wanted(request, case, environment):
+                needs_backward = case.pass_ != "fwd"
+                size = workload.shape.batch * (workload.seqlen_q + workload.seqlen_k)
+                key = (needs_backward, size, repr(workload.shape), repr(case.implementation))
+                pieces.setdefault(key, {}).setdefault(workload.workload_id, case.case_id)
+    return [list(pieces[key].values()) for key in sorted(pieces, reverse=True)]
+
+
+def run_pieces(
+    request: JobRequest, pieces: Sequence[Sequence[str]], num_processes: int, *, limit_s: float
+) -> dict[str, Any]:
+    """Hand the pieces to processes as these become free. What was done: cases, failed (case_id -> message), wall_s."""
+    started = time.monotonic()
+    waiting: SimpleQueue[Sequence[str]] = SimpleQueue()
+    for piece in pieces:
+        waiting.put(piece)
+    done = _Done()
+    processes = [_start() for _ in range(num_processes)]
+    text = dumps(request)
+    threads = [threading.Thread(target=_feed, args=(one, text, waiting, done), daemon=True) for one in processes]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(max(0.0, started + limit_s - time.monotonic()))
+    finally:
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.wait()
+    for thread in threads:
+        thread.join()
+    return {
+        "cases": sum(map(len, pieces)),
+        "answered": done.num_cases,
+        "failed": done.failed,
+        "processes": num_processes,
+        "wall_s": time.monotonic() - started,
+    }
+
+
+def _start() -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "attnspec.worker.compiler"],
+        env={**os.environ, **_ENVIRONMENT},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _feed(process: subprocess.Popen[str], request: str, waiting: SimpleQueue[Sequence[str]], done: _Done) -> None:
+    """One process gets pieces until none is left, or until it ends; what it then had in hand the worker compiles."""
+    assert process.stdin is not None and process.stdout is not None
+    line = f"{request}\n"
+    with suppress(Empty, OSError), process.stdin, process.stdout:
+        while True:
+            piece = waiting.get_nowait()
+            process.stdin.write(f"{line}{json.dumps(piece)}\n")
+            process.stdin.flush()
+            line = ""
+            answer = process.stdout.readline()
+            if not answer:
+                return
+            done.add(piece, json.loads(answer)["failed"])
+
+
+def _is_wanted(request: JobRequest, case: CaseRequest, environment: Environment) -> bool:
+    try:
+        module = plugins.load("kernels", case.implementation.kernel)
+        if not getattr(module, "COMPILES_AHEAD", False):
+            return False
+        *_, key = identify(request, case, environment)
+    except AttnspecError:  # an unknown kernel, a missing package: the case's own outcome, told in its turn
+        return False
+    return key not in request.done
+
+
+def _most_bytes(request: JobRequest) -> int:
+    """What one call holds at most, over all workloads."""
+
+    def tensor_bytes(workload: WorkloadRequest) -> int:
+        shape = workload.shape
+        longest = max(workload.seqlen_q, workload.seqlen_k)
+        return shape.batch * longest * shape.num_heads_q * shape.head_dim * DTYPE_BYTES[shape.dtype]
+
+    return TENSORS_HELD * max(map(tensor_bytes, request.workloads), default=0)

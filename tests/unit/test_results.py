@@ -1,0 +1,147 @@
+"""The tables of a page of results against the cells that they are made from."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow.parquet as pq
+import pytest
+
+from attnspec.errors import InputError
+from attnspec.record.schema import Cell, Timing, to_table
+from attnspec.report import results
+from attnspec.report.published import published
+
+
+def cell(kernel="fa3", seqlen=8192, tflops=500.0, status="ok", spread=0.01, **more):
+    ok = status == "ok"
+    values = {
+        "case_id": f"{kernel} {seqlen} {more}", "level": "kernel", "kernel": kernel, "provider": "torch", "mask": "full",
+        "mask_params": "{}", "seqlen": seqlen, "cp_size": 1, "seqlen_per_rank": seqlen, "env": "{}", "pass_": "fwd",
+        "batch": 1, "num_heads_q": 64, "num_heads_kv": 8, "head_dim": 128, "dtype": "bfloat16", "num_packs": 1,
+        "status": status, "reason": None if ok else "no | room\nfor it", "reason_code": None if ok else "device_memory",
+        "tflops": tflops if ok else None, "source": "measured", "compile_s": 2.0 if ok else None,
+        "verify_s": 1.0 if ok else None, "time_ms_median": 1.0 if ok else None, "time_ms_p20": 1.0 if ok else None,
+        "time_ms_p80": 1.0 + spread if ok else None,
+    }  # fmt: skip
+    return Cell(**{**values, **more})
+
+
+@pytest.fixture
+def folder(tmp_path):
+    def write(cells, elapsed_ns=(), provenance=None):
+        samples = [
+            Timing(case_id="c", pack=0, rank=0, round=0, iteration=index, started_ns=0, elapsed_ns=value)
+            for index, value in enumerate(elapsed_ns)
+        ]
+        pq.write_table(to_table(Cell, cells), tmp_path / "cells.parquet")
+        pq.write_table(to_table(Timing, samples), tmp_path / "timings.parquet")
+        (tmp_path / "provenance.json").write_text(json.dumps(provenance or {}))
+        return str(tmp_path)
+
+    return write
+
+
+def test_the_fastest_of_every_mask_pass_and_length(folder):
+    made = results.fastest(
+        folder(
+            [
+                cell("fa3", 1024, 100.0),
+                cell("fa4", 1024, 120.0, backend="varlen"),
+                cell("fa4", 8192, status="oom", backend="varlen"),
+                cell("fa3", 8192, 601.4),
+                cell("fa3", 8192, 300.0, pass_="bwd"),
+                cell("fa3", 8192, 999.0, level="distributed", strategy="ulysses"),
+            ]
+        )
+    )
+    assert made.splitlines() == [
+        "| mask, pass (TFLOP/s) | 1K | 8K |",
+        "| --- | --- | --- |",
+        "| full, fwd | fa4 varlen 120 | fa3 601 |",
+        "| full, bwd |  | fa3 300 |",
+    ]
+
+
+def test_every_implementation_with_its_status_but_not_what_was_not_run(folder):
+    rows = [
+        cell("sdpa", 1024, 9.5, backend="efficient", kernel_params='{"kv_repeat":true}'),
+        cell("sdpa", 8192, status="oom", backend="efficient", kernel_params='{"kv_repeat":true}'),
+        cell("fa3", 1024, status="skipped"),
+        cell("fa3", 8192, 500.0),
+        cell("ffa", 1024, status="skipped"),
+    ]
+    assert results.throughput(folder(rows), "full", "fwd").splitlines()[2:] == [
+        "| fa3 |  | 500 |",
+        "| sdpa efficient kv_repeat | 9.50 | oom |",
+    ]
+
+
+def test_the_best_variant_is_held_against_the_published_figure_from_8k_on(folder):
+    shown = next(
+        row["tflops"] for row in published().to_pylist()
+        if (row["level"], row["device"], row["kernel"], row["mask"], row["pass"], row["seqlen"])
+        == ("kernel", "h100", "fa3", "full", "fwd", 8192)
+    )  # fmt: skip
+    slow = [
+        cell("fa3", 8192, 0.9 * shown, backend="a"),
+        cell("fa3", 8192, 0.8 * shown, backend="b"),
+        cell("fa3", 1024, 1.0),
+    ]
+    made = results.published_misses(folder(slow)).splitlines()
+    assert made[0] == "1 of 1 compared figures are more than 5 percent below the page's:"
+    assert made[-1].startswith("| fa3 a | full | fwd | 8K |")
+    assert made[-1].endswith(" | -10% |")
+
+
+def test_nothing_measured_is_said(folder):
+    assert results.throughput(folder([cell()]), "causal", "fwd") == "Not measured.\n"
+
+
+def test_no_miss_is_one_line(folder):
+    assert results.published_misses(folder([cell("fa3", 8192, 5000.0)])) == (
+        "0 of 1 compared figures are more than 5 percent below the page's.\n"
+    )
+
+
+def test_spreads(folder):
+    calm = [cell(spread=0.01), cell(seqlen=1024, spread=0.5)]
+    assert results.stability(folder(calm)) == "0 of 1 cases spread over 3 percent; the largest spread is 1.0%.\n"
+
+
+def test_spreads_over_3_percent_are_listed(folder):
+    made = results.stability(
+        folder([cell(spread=0.04), cell("fa4", spread=0.1), cell("fa2", spread=0.02)])
+    ).splitlines()
+    assert made[0] == "2 of 3 cases spread over 3 percent:"
+    assert made[-2:] == ["| fa4 | full | fwd | 8K | 10.0% |", "| fa3 | full | fwd | 8K | 4.0% |"]
+
+
+def test_costs_leave_compilation_and_verification_out_of_the_rest(folder):
+    provenance = {
+        "runs": [{"started_ns": 0, "ended_ns": 20e9}, {"started_ns": 30e9, "ended_ns": 40e9}, {"started_ns": 50e9}],
+        "workers": {"compile_ahead": {"job-rank0": {"wall_s": 10.0}}},
+    }
+    made = results.costs(folder([cell(), cell("fa4")], [2_000_000_000] * 4, provenance)).splitlines()[2:]
+    assert made == [
+        "| wall time of all runs | 30.0 |",
+        "| compiling ahead (last run) | 10.0 |",
+        "| compiling in the worker | 4.0 |",
+        "| verification | 2.0 |",
+        "| timed iterations | 8.0 |",
+        "| the rest with the timed iterations | 14.0 |",
+        "| that over the timed iterations | 1.75 |",
+    ]
+
+
+def test_outcomes_tell_why_in_one_line(folder):
+    rows = [cell("fa3", 1024), cell("fa3", 2048, status="oom"), cell("ffa", status="skipped")]
+    assert results.outcomes(folder(rows)).splitlines()[2:] == [
+        "| ffa | 1 skipped |  |",
+        "| fa3 | 1 ok, 1 oom | oom: no \\| room |",
+    ]
+
+
+def test_a_folder_of_another_kind_is_refused(tmp_path):
+    with pytest.raises(InputError, match="no run folder"):
+        results.fastest(str(tmp_path))
