@@ -11,7 +11,12 @@ from attnspec import plugins
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-PROVIDERS = {one.name: one for name in plugins.names("kernels") for one in plugins.load("kernels", name).PROVIDERS}
+PROVIDERS = {
+    one.name: one
+    for kind in ("strategies", "kernels")
+    for name in plugins.names(kind)
+    for one in getattr(plugins.load(kind, name), "PROVIDERS", ())
+}
 ELSEWHERE = {
     "flash-attn-3": "build hopper/ of ",
     "xformers": "pip install --no-deps xformers==",
@@ -29,7 +34,7 @@ def test_what_to_do_about_a_provider(name):
         assert provider.fix.startswith(ELSEWHERE[name])
         return
     assert f"'attnspec[{name}]'" in provider.fix
-    (requirement,) = EXTRAS[name]
+    requirement, *_ = EXTRAS[name]
     assert requirement.split("[")[0].split(">")[0] == provider.distribution
     assert requirement.endswith(provider.requires)
 
