@@ -109,6 +109,7 @@ class Verdicts:
         self._shape = shape
         self._device = device
         self._limits: dict[tuple[str, bool, int], Verdict] = {}
+        self._shares: dict[tuple[str, str, int], Verdict] = {}
         self._patterns: dict[bytes, _Pattern] = {}
         self._examples: dict[str, _Example] = {}
         self._words: dict[tuple[str, bool, bytes], tuple[Verdict, bool]] = {}
@@ -121,8 +122,10 @@ class Verdicts:
         limits = (asked.key, needs_backward, cp_size)
         if limits not in self._limits:
             self._limits[limits] = self._check_limits(asked, example.pattern.short, needs_backward, cp_size)
-        if self._limits[limits].refused is not None or asked.strategy is not None:
+        if self._limits[limits].refused is not None:
             return self._limits[limits]
+        if asked.strategy is not None:
+            return self._share(asked, asked.strategy, node, cp_size)
         key = (asked.key, needs_backward)
         alike = example.pattern.answers
         if key not in alike:
@@ -134,6 +137,22 @@ class Verdicts:
             if low.refused is not None and low == high:
                 example.answers[key] = low
         return self._itself(example, asked, needs_backward)
+
+    def _share(self, asked: Asked, strategy: ModuleType, node: MaskNode, cp_size: int) -> Verdict:
+        """Whether a library's own strategy takes a mask; asked where the mask knows no documents and so is exact."""
+        if node.sample.data_sha256 is not None or not (
+            getattr(strategy, "PROVIDERS", ()) and hasattr(strategy, "shard")
+        ):
+            return _YES
+        key = (asked.key, node.mask_id, cp_size)
+        if key not in self._shares:
+            slices, docs = example_slices(node, node.seqlen_q), [node.seqlen_q]
+            try:
+                strategy.shard(asked.strategy_params, slices, docs, self._shape, cp_size)
+                self._shares[key] = _YES
+            except UnsupportedError as error:
+                self._shares[key] = _refusal(error)
+        return self._shares[key]
 
     def _survey(self, family: Sequence[MaskNode]) -> None:
         """Find the pattern of every node of one mask, by rising length; between equal patterns none is looked for."""

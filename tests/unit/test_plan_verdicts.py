@@ -252,3 +252,26 @@ def test_sharing_answers_changes_none(name, device):
             expected = (error.reason_code, error.reason)
         found = plan.unsupported.get(case.case_id)
         assert (found and (found.reason_code, found.reason)) == expected, (node.mask, node.seqlen_q, case.pass_)
+
+
+def test_masks_without_documents_that_a_librarys_strategy_does_not_take_are_told_while_planning():
+    window = {"sliding_window_causal": {"window": 64}}
+    sweep = {
+        "level": "distributed",
+        "masks": ["causal", "varlen_full", window],
+        "cp_size": [2],
+        "seqlen_per_rank": [256, 257],
+        "passes": ["fwd"],
+        "strategies": ["te_p2p", "te_a2a", "yunchang_usp", {"ring_p2p": {"kernel": "cudnn"}}],
+    }
+    plan = compiled(small_spec() | {"sweeps": [sweep], "shape": {**small_spec()["shape"], "dtype": "bfloat16"}})
+    told = {
+        (case.implementation.strategy, case.workload.mask_node.mask, plan.unsupported[case.case_id].reason)
+        for case in plan.cases
+        if case.case_id in plan.unsupported
+    }
+    window_of_yunchang = "yunchang takes one sequence, full or causal, by its attention layer"
+    assert told == {
+        ("te_p2p", "sliding_window_causal", "TransformerEngine takes windows by all_gather and a2a only"),
+        ("yunchang_usp", "sliding_window_causal", window_of_yunchang),
+    }
