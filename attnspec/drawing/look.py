@@ -114,7 +114,8 @@ def labelled(rows: Sequence[Row]) -> list[tuple[str, Row]]:
         base = implementation(row)
         held = kinds.setdefault(base, {name: set() for name in ("provider", "kernel_params", "env")})
         for name, values in held.items():
-            values.update({row.get(name)} - {None})
+            if row.get(name) is not None:
+                values.add(row[name])
         # Degrees follow the number of ranks, so they tell cases apart only where these have one number.
         place = (base, row.get("cp_size"), row.get("seqlen"))
         meshes.setdefault(place, set()).update({row["mesh"]} - {None})

@@ -100,7 +100,9 @@ class Cell:
     )
     lower_s: float | None = column(pa.float64(), "Slices to the kernel's own mask, summed over packs.", unit="s")
     compile_s: float | None = column(
-        pa.float64(), "First call less a later one: compile or JIT, summed over packs.", unit="s"
+        pa.float64(),
+        "First call less a later one: compile or JIT, summed over packs; compiling ahead is told in the provenance.",
+        unit="s",
     )
     verify_s: float | None = column(pa.float64(), "Verification of this case, summed over packs.", unit="s")
     setup_s: float | None = column(
