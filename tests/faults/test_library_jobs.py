@@ -45,6 +45,7 @@ def run_with_libraries(ranks, asked):
     return run_job_of(ranks, asked)
 
 
+@pytest.mark.slow
 def test_a_library_that_is_there_is_verified_and_timed_beside_ours(tmp_path, monkeypatch):
     monkeypatch.setattr("test_rank_faults.run_job_of", run_with_libraries)
     names = ("ring_flash_attn_zigzag", "ring_flash_attn_llama3")
