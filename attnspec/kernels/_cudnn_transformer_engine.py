@@ -2,8 +2,8 @@
 
 These are the functions below DotProductAttention: without autograd, so a backward can be repeated and takes merged
 outputs. `padding` masks are those of packed sequences. A window is [q - left, q + right] around a diagonal that
-`bottom_right_diagonal` aligns; -1 is no bound. max_seqlen_kv may be longer than any sequence, and has to be at least
-max_seqlen_q with a window.
+`bottom_right_diagonal` aligns; -1 is no bound. Of packed sequences max_seqlen_kv may be longer than any, and has to be
+at least max_seqlen_q with a window; without packing it is the number of keys, and a longer one reads past them.
 """
 
 from __future__ import annotations
@@ -94,7 +94,9 @@ class TransformerEngine:
                     seen[start : start + length] = True
                 unseen = torch.from_numpy(~seen[:, None, None]).to(self._device)
         max_seqlen_q = int(placed.lengths_q.max())
-        max_seqlen_kv = max(int(placed.lengths_k.max()), max_seqlen_q)
+        max_seqlen_kv = int(placed.lengths_k.max())
+        if packed:
+            max_seqlen_kv = max(max_seqlen_kv, max_seqlen_q)
         self._ask(named, len(placed.lengths_q), (max_seqlen_q, max_seqlen_kv), (num_rows, num_keys))
         return Arguments(
             packed=packed,
@@ -184,9 +186,13 @@ class TransformerEngine:
 
 
 def _is_plain(call: VarlenCall, num_rows: int, num_keys: int) -> bool:
-    """Whether a call without packed sequences says it: full or causal over everything, or a window of one square."""
-    everything = call.is_rectangle(num_rows, num_keys) and call.q_start[0] == 0
-    return bool(everything and (call.kind != "window" or call.square))
+    """Whether a call without packed sequences says it: full or causal over everything, or a window of one square.
+
+    Causal over more queries than keys is not among them: max_seqlen_kv would have to be longer than the keys.
+    """
+    if not (call.is_rectangle(num_rows, num_keys) and call.q_start[0] == 0):
+        return False
+    return bool(call.kind == "full" or call.square or (call.kind == "causal" and num_rows <= num_keys))
 
 
 def _mask(call: VarlenCall, *, padding: bool) -> dict[str, Any]:
