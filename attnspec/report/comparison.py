@@ -54,7 +54,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """A case that both runs measured. ratio: time of NEW over that of BASE, its high infinite where nothing bounds it."""
+    """A case that both runs measured. ratio: NEW's time over BASE's, its high infinite where nothing bounds it."""
 
     case_id: str
     title: str

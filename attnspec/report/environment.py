@@ -18,17 +18,30 @@ def environment(run: OpenedRun) -> dict[str, Any]:
     What differs between the run's own workers or cases is a list of all values.
     """
     held = run.provenance
-    workers = held.get("workers", {}).get("environment", {}).values()
-    runner = held.get("runner", {})
+    workers = [one for one in section(held, "workers", "environment").values() if isinstance(one, Mapping)]
     return {
         "attnspec": _some(held, _OF_CODE),
-        "runner": _some(runner, ("name", "image", "launcher")),
-        "host": _some(held.get("host", {}), _OF_HOST),
+        "runner": _some(section(held, "runner"), ("name", "image", "launcher")),
+        "host": _some(section(held, "host"), _OF_HOST),
         "worker": together(_some(one, _OF_WORKER) for one in workers),
         "device": _values(run, "device"),
         "image": _values(run, "image_digest"),
         "provider": _providers(run),
     }
+
+
+def section(held: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
+    """A part of a provenance record; empty where it is missing or something else (people edit files).
+
+    >>> section({"a": {"b": {"c": 1}}}, "a", "b"), section({"a": 3}, "a", "b")
+    ({'c': 1}, {})
+    """
+    for name in names:
+        found = held.get(name)
+        if not isinstance(found, Mapping):
+            return {}
+        held = found
+    return held
 
 
 def together(mappings: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import pyarrow.compute as pc
 
+from attnspec.report.environment import section
 from attnspec.report.run import OpenedRun
 
 LEAST_CASES = 5
@@ -43,9 +44,10 @@ def drift_notes(base: OpenedRun, new: OpenedRun, ratios: Mapping[str, float], *,
 def anchor_drifts(run: OpenedRun) -> list[float]:
     """Per anchor case: its time at the end of its job over its time when it was measured in its place."""
     ends: dict[tuple[str, int], float] = {}
-    for anchor in run.provenance.get("workers", {}).get("anchor", {}).values():
-        if anchor.get("when") == "end":  # every rank notes the same: the slowest rank's times
-            ends[anchor["case_id"], anchor["pack"]] = anchor["median_ns"]
+    for anchor in section(run.provenance, "workers", "anchor").values():
+        match anchor:  # every rank notes the same: the slowest rank's times
+            case {"when": "end", "case_id": str(case_id), "pack": int(pack), "median_ns": int() | float() as median_ns}:
+                ends[case_id, pack] = median_ns
     medians = {key: _median_ns(run, *key) for key in ends}
     return [end / median for key, end in ends.items() if (median := medians[key])]
 

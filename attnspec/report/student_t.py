@@ -120,7 +120,8 @@ def _incomplete_beta(x: Floats, a: Floats) -> Floats:
     with np.errstate(divide="ignore"):
         front = np.exp(first * np.log(at) + second * np.log1p(-at) - log_beta) / first
     found = front * _fraction(at, first, second)
-    return np.where(swap, 1 - found, found)
+    whole: Floats = np.where(swap, 1 - found, found)
+    return whole
 
 
 def _fraction(x: Floats, a: Floats, b: Floats) -> Floats:
