@@ -15,6 +15,8 @@ _SETTINGS: dict[str, Any] = {
     "axes.unicode_minus": False,
 }
 _DPI = 200
+_COMPRESSION = 3
+"""Of PNG, 0 to 9: a fifth larger than at 9, in a quarter of the time."""
 
 
 def save(drawing: Drawing, folder: Path) -> None:
@@ -26,5 +28,5 @@ def save(drawing: Drawing, folder: Path) -> None:
         # A sign that the font lacks is drawn as a box in the PNG; the SVG's reader may have it.
         warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)
         figure = drawing.draw()
-        figure.savefig(folder / f"{drawing.stem}.png", dpi=_DPI)
+        figure.savefig(folder / f"{drawing.stem}.png", dpi=_DPI, pil_kwargs={"compress_level": _COMPRESSION})
         figure.savefig(folder / f"{drawing.stem}.svg", metadata={"Date": None})

@@ -10,7 +10,8 @@ from typing import Any
 from attnspec.drawing.cases import peak_of, plain
 from attnspec.drawing.look import PASS_TITLES, Row, mask_title
 from attnspec.drawing.palette import look_of, ordered
-from attnspec.drawing.throughput import shape_text
+from attnspec.drawing.throughput import point_of, shape_text
+from attnspec.record.schema import Cell, arrow_schema
 from attnspec.report.beside_published import Pair
 from attnspec.report.standings import doubts
 from attnspec.report.verdicts import Verdict
@@ -26,6 +27,13 @@ _NUMBERS = (
     *("exposed_comm_ms", "lower_s", "compile_s", "verify_s", "setup_s", "verified_error", "verified_bound"),
     *("sm_clock_mhz", "density", "efficiency"),
 )
+_OWN_DOCS = {
+    "doubts": "Why to read the case with care.",
+    "density": "Allowed share of all query-key pairs.",
+    "efficiency": "tflops_per_gpu / bf16 peak of the device.",
+    "shape": "Shape of the tensors.",
+    "run": "Run folder that holds the case.",
+}
 _LONGEST_TEXT = 4000
 _MOST_KERNEL_NAMES = 12
 
@@ -44,10 +52,14 @@ def payload(
     columns["doubts"] = _texts([", ".join(doubts(row)) or None for row in rows])
     columns["throttled"] = _texts([None if row["throttled"] is None else str(row["throttled"]) for row in rows])
     labels = ordered(row["label"] for row in rows)
-    published: dict[str, float] = {}
-    for pair in pairs:
-        if pair.published["tflops_per_gpu"] is not None:
-            published[str(place[id(pair.measured)])] = pair.published["tflops_per_gpu"]
+    # Of several providers of a kernel, those that ran carry the published point.
+    ran = {point_of(pair.measured) for pair in pairs if pair.measured["status"] == "ok"}
+    published = {
+        str(place[id(pair.measured)]): pair.published["tflops_per_gpu"]
+        for pair in pairs
+        if pair.published["tflops_per_gpu"] is not None
+        and (pair.measured["status"] == "ok" or point_of(pair.measured) not in ran)
+    }
     return {
         "rows": len(rows),
         "columns": columns,
@@ -56,6 +68,7 @@ def payload(
         ],
         "looks": {label: _look(label) for label in labels},
         "published": published,
+        "docs": _docs(),
         "samples": dict(samples),
     }
 
@@ -107,6 +120,14 @@ def _kernel_names(row: Row) -> str | None:
     return "\n".join(
         [*(name[:200] for name in distinct[:_MOST_KERNEL_NAMES]), *([f"... and {more} more"] if more > 0 else [])]
     )
+
+
+def _docs() -> dict[str, str]:
+    """What each column means, for the details of a case."""
+    given = {field.name: (field.metadata or {}).get(b"doc", b"").decode() for field in arrow_schema(Cell)}
+    return {
+        name: given[name] for name in (*_TEXTS, *_NUMBERS, "kernel_names", "throttled") if name in given
+    } | _OWN_DOCS
 
 
 def _peak(row: Row) -> float | None:

@@ -1,7 +1,7 @@
 // Grouped bars with a line through each implementation's bars, whiskers, marks and published points: one custom series each.
 function niceTop(most) { // a round end of the axis and the step of its ticks
   if (!(most > 0)) return [1, 1];
-  const rough = most / 6, size = 10 ** Math.floor(Math.log10(rough));
+  const rough = most / 8, size = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((part) => part * size).find((part) => part >= rough);
   return [Math.ceil((most * 1.04) / step) * step, step];
 }

@@ -26,7 +26,7 @@ function openDetails(row) {
   for (const [title, names] of DETAILS) {
     const lines = names.map((name) => [name, detailText(name, row)]).filter(([, text]) => text !== "");
     if (payload.published[row] && title === "Speed") lines.push(["published, TFLOP/s per GPU", digits(payload.published[row])]);
-    if (lines.length) parts.push(element("h3", {}, title), element("table", { class: "facts" }, element("tbody", {}, ...lines.map(([name, text]) => element("tr", {}, element("th", { scope: "row" }, name), element("td", {}, text))))));
+    if (lines.length) parts.push(element("h3", {}, title), element("table", { class: "facts" }, element("tbody", {}, ...lines.map(([name, text]) => element("tr", {}, element("th", { scope: "row" }, name), element("td", {}, text), element("td", { class: "quiet doc" }, payload.docs[name] || ""))))));
   }
   const query = `SELECT * FROM 'timings.parquet' WHERE case_id = '${value("case_id", row)}' ORDER BY pack, round, iteration`;
   parts.push(element("h3", {}, "All samples, in DuckDB"), element("pre", {}, query));
@@ -40,7 +40,7 @@ function drawSamples(row, samples) {
   const median = value("time_ms_median", row), packs = new Set(samples.packs).size;
   const hues = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00"];
   made.setOption({
-    animation: false, grid: { left: 26, right: 60, top: 16, bottom: 30, containLabel: true }, tooltip: { ...tooltipBox(), formatter: (event) => element("div", { class: "tip" }, `iteration ${event.value[0] + 1}, pack ${event.value[2]}: ${digits(event.value[1], 5)} ms`) },
+    animation: false, grid: { left: 26, right: 60, top: 30, bottom: 30, containLabel: true }, tooltip: { ...tooltipBox(), formatter: (event) => element("div", { class: "tip" }, `iteration ${event.value[0] + 1}, pack ${event.value[2]}: ${digits(event.value[1], 5)} ms`) },
     xAxis: { type: "value", name: "iteration", nameLocation: "middle", nameGap: 26, max: samples.ms.length, ...merged({ splitLine: { show: false } }) }, yAxis: { type: "value", scale: true, name: "ms", ...axisLook() },
     series: [{
       type: "scatter", symbolSize: 4, data: Array.from(samples.ms, (ms, place) => [place, ms, samples.packs[place]]), itemStyle: { color: (event) => hues[event.value[2] % hues.length], opacity: 0.75 },
