@@ -16,7 +16,7 @@ _SETTINGS: dict[str, Any] = {
 }
 _DPI = 200
 _COMPRESSION = 3
-"""Of PNG, 0 to 9: a fifth larger than at 9, in a quarter of the time."""
+"""Of PNG, 0 to 9: a tenth larger than matplotlib would make it, and several times quicker."""
 
 
 def save(drawing: Drawing, folder: Path) -> None:

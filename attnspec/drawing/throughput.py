@@ -49,6 +49,12 @@ def bars(rows: Sequence[Row], axis: str, points: Mapping[Point, Row]) -> list[Ba
     return made
 
 
+def worth_drawing(rows: Sequence[Row]) -> bool:
+    """Whether anything is to be seen: an ok case, or marks of a picture that was run to its end."""
+    statuses = {row["status"] for row in rows}
+    return "ok" in statuses or "skipped" not in statuses
+
+
 def badge_of(row: Row) -> str:
     """What stands in the corner: the device, and its bf16 peak where that is known and meant."""
     peak = peak_of(row)

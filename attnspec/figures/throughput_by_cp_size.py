@@ -21,6 +21,7 @@ from attnspec.drawing.throughput import (
     peak_value,
     published_points,
     shape_text,
+    worth_drawing,
 )
 from attnspec.units import format_count
 
@@ -35,7 +36,7 @@ def drawings(cases: Cases) -> list[Drawing]:
     points = published_points(cases.published)
     made = []
     rows = [row for row in cases.measured if row["level"] == "distributed"]
-    for held in by_picture(rows, *_PICTURE).values():
+    for held in filter(worth_drawing, by_picture(rows, *_PICTURE).values()):
         ran = [row for row in held if row["status"] != "skipped"]
         shares = sorted({row["seqlen_per_rank"] for row in ran})
         if len({row["cp_size"] for row in ran}) == 1 < len(shares):

@@ -20,6 +20,7 @@ from attnspec.drawing.throughput import (
     peak_value,
     published_points,
     shape_text,
+    worth_drawing,
 )
 from attnspec.units import format_count
 
@@ -33,8 +34,7 @@ def drawings(cases: Cases) -> list[Drawing]:
     """One drawing per device, mask, pass and shape that holds kernel-level cases."""
     points = published_points(cases.published)
     kernel = [row for row in cases.measured if row["level"] == "kernel"]
-    shown = [rows for rows in by_picture(kernel, *_PICTURE).values() if any(row["status"] != "skipped" for row in rows)]
-    return [_drawing(rows, points) for rows in shown]
+    return [_drawing(rows, points) for rows in by_picture(kernel, *_PICTURE).values() if worth_drawing(rows)]
 
 
 def _drawing(rows: Sequence[Row], points: Mapping[Point, Row]) -> Drawing:

@@ -8,19 +8,19 @@ from __future__ import annotations
 import html
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from attnspec.drawing.cases import plain
 from attnspec.drawing.look import STATUS_MARKS, Drawing, Row
 from attnspec.drawing.page_numbering import is_page_shape, page_figure
+from attnspec.drawing.throughput import shape_text
 from attnspec.launch.known_devices import known_device
 from attnspec.report.beside_published import Pair, disagreements, place_text, shared_differences, summary
 from attnspec.report.run_facts import RunFacts
-from attnspec.report.standings import standings
+from attnspec.report.standings import Standing, standings
 from attnspec.report.verdicts import Verdict, absences, shaky
 
 _LEVEL_TITLES = {"kernel": "Kernels", "distributed": "Context parallelism"}
-_ABSENCES_SHOWN, _SHAKY_SHOWN = 12, 8
+_ABSENCES_SHOWN, _SHAKY_SHOWN, _WINNERS_SHOWN = 12, 8, 8
 _PAIR_COLUMNS = ("implementation", "mask, pass, size", "figure", "measured", "published", "ratio", "in words")
 _STATUS_WORDS = {
     "unsupported": "unsupported",
@@ -46,7 +46,11 @@ def overview(rows: Sequence[Row], found: Sequence[Verdict]) -> str:
     labels = {row["label"] for row in rows if row["status"] != "skipped"}
     unstable = shaky(rows)
     tiles = [
-        (f"{counts['ok']:,}", "cases ok", f"of {ran:,} that ran" if ran else "nothing ran"),
+        (
+            f"{counts['ok']:,}",
+            "cases ok",
+            f"of {ran:,}; {counts['skipped']:,} more left out" if counts["skipped"] else f"of {ran:,}",
+        ),
         (f"{ran - counts['ok']:,}", "with a mark", _statuses(counts)),
         (f"{len(unstable):,}", "to read with care", "wide interval or throttled clock"),
         (f"{len(labels):,}", "implementations", ", ".join(devices[:3]) + (" ..." if len(devices) > 3 else "")),
@@ -69,22 +73,27 @@ def _statuses(counts: Counter[str]) -> str:
 
 def _winners(rows: Sequence[Row]) -> str:
     """Wins by implementation for each device and level, as a sentence each."""
-    places: dict[tuple[str, str], list[Any]] = {}
+    places: dict[tuple[str, str, str], list[Standing]] = {}
     for place in standings(rows):
-        places.setdefault((place.rows[0]["device"], place.rows[0]["level"]), []).append(place)
+        first = place.rows[0]
+        places.setdefault((first["device"], first["level"], shape_text(first)), []).append(place)
+    several = len({shape for _, _, shape in places}) > 1
     lines = []
-    for (device, level), held in places.items():
+    for (device, level, shape), held in places.items():
         raced = [place for place in held if len(place.ranked) > 1]
-        wins = Counter(place.winner["label"] for place in raced if not place.tied)
+        wins = Counter(place.ranked[0]["label"] for place in raced if not place.tied)
         ties = sum(place.tied for place in raced)
         if not raced:
             told = "no workload has two implementations that are ok, so nothing can be compared"
         else:
-            parts = [f"{label} on {count}" for label, count in wins.most_common(6)]
+            parts = [f"{label} on {count}" for label, count in wins.most_common(_WINNERS_SHOWN)]
             parts[:1] = [f"{label} is fastest on {count}" for label, count in wins.most_common(1)]
+            others = sum(count for _, count in wins.most_common()[_WINNERS_SHOWN:])
+            parts += [f"others on {others}"] if others else []
             parts += [f"{ties} {'is' if ties == 1 else 'are'} too close to call"] if ties else []
             told = f"of {len(raced)} workloads that can be compared, {', '.join(parts)}"
-        lines.append(f"<li><b>{text(device)}, {text(_LEVEL_TITLES.get(level, level).lower())}</b>: {text(told)}.</li>")
+        where = [device, _LEVEL_TITLES.get(level, level).lower(), *([shape] if several else [])]
+        lines.append(f"<li><b>{text(', '.join(where))}</b>: {text(told)}.</li>")
     return f'<ul class="lead">{"".join(lines)}</ul>' if lines else "<p>No case of these runs was run.</p>"
 
 

@@ -70,8 +70,8 @@ class Shown:
         self.page.wait_for_selector("html[data-ready=true]", state="attached")
 
     def rows(self) -> list[list[str]]:
-        """What the table of cases shows."""
-        read = "rows => rows.map(row => [...row.cells].map(cell => cell.textContent))"
+        """What the table of cases shows; where a reason stands in the place of numbers, these are empty."""
+        read = "rows => rows.map(row => [...row.cells].flatMap(cell => cell.colSpan > 1 ? Array(cell.colSpan).fill('') : [cell.textContent]))"
         return self.page.eval_on_selector_all("#case-table tbody tr", read)
 
     def column(self, title: str) -> list[str]:

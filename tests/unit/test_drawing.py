@@ -76,6 +76,12 @@ def test_cases_that_no_worker_saw_stand_beside_the_others():
     assert len(drawings(cases(*cells(), *left_out))) == 1
 
 
+def test_a_picture_of_marks_alone_needs_a_whole_run():
+    marks = [cell(status="unsupported"), cell("flex", status="unsupported")]
+    assert len(drawings(cases(*marks))) == 1
+    assert drawings(cases(*marks, cell("fa3", status="skipped"))) == []
+
+
 def test_a_picture_without_any_ok_case_says_so(tmp_path):
     (drawing,) = drawings(cases(cell(status="oom"), cell("flex", status="unsupported")))
     text = svg_text(drawing, tmp_path)

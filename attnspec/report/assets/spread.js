@@ -53,7 +53,7 @@ function spreadOption(spread, points) {
     return { low: base ** Math.floor(Math.log(Math.min(...held)) / Math.log(base) - 1e-9), high: base ** Math.ceil(Math.log(Math.max(...held)) / Math.log(base) + 1e-9) };
   };
   return {
-    animation: false, grid: { left: 36, right: 16, top: 14, bottom: 30, containLabel: true }, tooltip: { ...tooltipBox(), formatter: (event) => spreadTip(spread, event.data) },
+    animation: false, grid: { left: 36, right: 26, top: 14, bottom: 30, containLabel: true }, tooltip: { ...tooltipBox(), formatter: (event) => spreadTip(spread, event.data) },
     xAxis: axis(spread.x, { ...ends(0, spread.x), gap: 28 }), yAxis: axis(spread.y, { ...ends(1, spread.y), gap: 46 }),
     series: labels.flatMap((label) => linesOf(spread, points.filter(({ row }) => value("label", row) === label)).map((data) => ({
       type: spread.level ? "line" : "scatter", name: label, symbol: symbolOf(label), symbolSize: 10, showAllSymbol: true, lineStyle: { color: colourOf(label), width: 1.4, opacity: 0.75 },

@@ -1,7 +1,7 @@
 // The table of cases: sorted, searched, a page at a time, copied as CSV.
 const PAGE_ROWS = 100;
 const COLUMN_SETS = {
-  speed: ["label", "mask", "pass", "size", "status", "tflops_per_gpu", "interval", "efficiency", "time_ms_median", "num_samples", "reason"],
+  speed: ["label", "mask", "pass", "size", "status", "tflops_per_gpu", "interval", "efficiency", "time_ms_median", "num_samples"],
   cost: ["label", "mask", "pass", "size", "status", "time_ms_median", "lower_s", "compile_s", "verify_s", "setup_s", "host_ms", "peak_memory_bytes"],
   trust: ["label", "mask", "pass", "size", "status", "verified", "num_samples", "width", "sm_clock_mhz", "throttled", "provider", "kernel_names"],
   ranks: ["label", "mask", "pass", "size", "status", "tflops_per_gpu", "load_imbalance", "exposed_comm_ms", "comm_bytes", "padding_tokens", "mesh", "env"],
@@ -19,7 +19,7 @@ const COLUMNS = {
   verify_s: numberColumn("verify_s", "verify (s)"), setup_s: numberColumn("setup_s", "set-up (s)"), host_ms: numberColumn("host_ms", "host (ms)"), peak_memory_bytes: numberColumn("peak_memory_bytes", "peak memory", bytes),
   sm_clock_mhz: numberColumn("sm_clock_mhz", "SM clock (MHz)"), throttled: plainColumn("throttled", "throttled"), provider: { title: "provider", get: (row) => value("provider", row), show: (name, row) => [name, value("provider_version", row)].filter(Boolean).join(" ") },
   kernel_names: { ...plainColumn("kernel_names", "device kernels", (text) => (text || "").split("\n")[0].slice(0, 80)), wide: true }, load_imbalance: numberColumn("load_imbalance", "imbalance"), exposed_comm_ms: numberColumn("exposed_comm_ms", "exposed (ms)"),
-  comm_bytes: numberColumn("comm_bytes", "sent per rank", bytes), padding_tokens: numberColumn("padding_tokens", "padding (tokens)"), mesh: plainColumn("mesh", "mesh"), env: plainColumn("env", "environment"), reason: { ...plainColumn("reason", "reason", (text) => (text || "").split("\n")[0].slice(0, 240)), wide: true },
+  comm_bytes: numberColumn("comm_bytes", "sent per rank", bytes), padding_tokens: numberColumn("padding_tokens", "padding (tokens)"), mesh: plainColumn("mesh", "mesh"), env: plainColumn("env", "environment"),
 };
 const sorting = { name: null, down: false };
 let firstRow = 0, columnNames = COLUMN_SETS.speed;
@@ -57,12 +57,15 @@ function sortBy(name) {
   document.querySelector(`#case-table th[data-column="${name}"] button`).focus();
 }
 function tableRow(row) {
-  const cells = columnNames.map((name) => {
+  // A case that is not ok has no numbers: its reason stands in their place.
+  const numbers = columnNames.slice(columnNames.indexOf("status") + 1), told = isOk(row) ? null : (value("reason", row) || value("reason_code", row) || "").split("\n")[0].slice(0, 240);
+  const cells = (told === null ? columnNames : columnNames.slice(0, -numbers.length)).map((name) => {
     const column = COLUMNS[name], text = column.show(column.get(row), row);
     if (name === "status") return element("td", {}, element("span", { class: "status " + (isOk(row) ? "" : ["unsupported", "skipped"].includes(value("status", row)) ? "soft" : "bad") }, text, value("doubts", row) ? " \u26a0" : ""));
     if (name === "label") return element("td", {}, swatch(value("label", row)), " ", text);
     return column.wide ? element("td", { class: "wide" }, element("div", {}, text)) : element("td", { class: column.number ? "n" : null }, text);
   });
+  if (told !== null) cells.push(element("td", { class: "wide", colspan: numbers.length }, element("div", {}, told)));
   const several = columns.device.texts.length > 1 ? [element("td", {}, value("device", row))] : [];
   const name = `${value("label", row)}, ${value("mask", row)}, ${value("pass", row)}, ${sizeText(row)}`;
   return element("tr", {}, element("td", {}, element("button", { type: "button", "data-row": row, "aria-label": `Details and samples of ${name}` }, "open")), ...several, ...cells);
