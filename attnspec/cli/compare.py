@@ -44,6 +44,6 @@ def command(base: Path, new: Path, threshold: str, as_json: bool, markdown: bool
         click.echo(comparison_text.markdown(found), nl=False)
     else:
         console = plain_or_terminal()
-        for part in comparison_text.terminal(found):
+        for part in comparison_text.terminal(found, width=console.width):
             console.print(part)
     return found.exit_code

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -14,7 +15,14 @@ from attnspec.report.comparison import Change, Comparison, Pair, Verdict
 from attnspec.report.run_drift import percent
 
 _STYLES = {Verdict.SLOWER: "bold red", Verdict.FASTER: "bold green", Verdict.AMBIGUOUS: "yellow", Verdict.SAME: ""}
+_HEADINGS = {
+    Verdict.SLOWER: "slower",
+    Verdict.FASTER: "faster",
+    Verdict.AMBIGUOUS: "ambiguous: the interval reaches over the threshold or over no change",
+}
 _ORDER = (Verdict.SLOWER, Verdict.FASTER, Verdict.AMBIGUOUS, Verdict.SAME)
+_WIDE = 72
+"""Columns that the table needs."""
 _MOST_LINES = 40
 """Of ambiguous cases, environment differences: what is more stands in --json."""
 
@@ -76,27 +84,26 @@ def rest(comparison: Comparison) -> list[str]:
     return [*lines, *comparison.notes]
 
 
-def terminal(comparison: Comparison) -> Iterator[RenderableType]:
-    """Tables and lines for a rich console."""
-    told = [pair for verdict in _ORDER[:2] for pair in _sorted(comparison.pairs, verdict)]
-    if told:
-        yield _table(told)
-    doubtful = _sorted(comparison.pairs, Verdict.AMBIGUOUS)
-    if doubtful:
-        yield Text("\nambiguous: the interval reaches over the threshold, or over no change", style="bold")
-        yield _table(doubtful[:_MOST_LINES])
-        if len(doubtful) > _MOST_LINES:
-            yield Text(f"... and {len(doubtful) - _MOST_LINES} more; --json lists all", style="dim")
+def terminal(comparison: Comparison, *, width: int = 160) -> Iterator[RenderableType]:
+    """Tables and lines for a rich console of that many columns."""
+    for verdict, heading in _HEADINGS.items():
+        pairs = _sorted(comparison.pairs, verdict)
+        if pairs:
+            yield Text(f"\n{heading}", style=_STYLES[verdict])
+            shown = pairs[:_MOST_LINES]
+            yield _table(shown) if width >= _WIDE else Group(*_pair_lines(shown))
+            if len(pairs) > _MOST_LINES:
+                yield Text(f"  ... and {len(pairs) - _MOST_LINES} more; --json lists all", style="dim")
     for heading, style, changes in (
         ("no longer ok", "red", comparison.broken),
         ("ok now", "green", comparison.mended),
     ):
         if changes:
             yield Text(f"\n{heading}", style="bold")
-            yield from (Text(f"  {_change_line(one)}", style=style) for one in changes)
+            yield from (Padding(Text(_change_line(one), style=style), (0, 0, 0, 2)) for one in changes)
     if comparison.environment:
         yield Text("\nenvironment, BASE -> NEW", style="bold")
-        yield from (Text(f"  {line}") for line in _cut(comparison.environment))
+        yield from (Padding(Text(line), (0, 0, 0, 2)) for line in _cut(comparison.environment))
     yield Text("")
     yield from (Text(f"note: {line}", style="yellow") for line in rest(comparison))
     yield Text(headline(comparison), style="bold red" if comparison.regressions else "bold")
@@ -129,18 +136,26 @@ def _sorted(pairs: Iterable[Pair], verdict: Verdict) -> list[Pair]:
 
 
 def _table(pairs: Sequence[Pair]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table = Table(box=None, pad_edge=False, padding=(0, 0, 0, 2), header_style="dim")
     table.add_column("case", overflow="fold", ratio=1)
-    for name in ("BASE ms", "NEW ms", "change"):
+    for name in ("BASE ms", "NEW ms", "change of time"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("NEW / BASE", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
     for pair in pairs:
-        style = _STYLES[pair.verdict]
-        table.add_row(
-            pair.title, *_times(pair), f"{_change_of(pair)}", _interval(pair), Text(str(pair.verdict), style=style)
-        )
+        table.add_row(pair.title, *_times(pair), _signed(pair))
     return table
+
+
+def _pair_lines(pairs: Iterable[Pair]) -> Iterator[RenderableType]:
+    """For terminals too narrow for the table."""
+    for pair in pairs:
+        yield Padding(Text(pair.title), (0, 0, 0, 2))
+        yield Padding(Text(_signed(pair), style="bold"), (0, 0, 0, 4))
+
+
+def _signed(pair: Pair) -> str:
+    """The change with its interval, in percent."""
+    middle, low, high = (f"{100 * (one - 1):+.1f}" if one < 11 else f"{100 * (one - 1):+.0f}" for one in pair.ratio)
+    return f"{middle} % (no interval)" if pair.ratio.high == float("inf") else f"{middle} % ({low} to {high})"
 
 
 def _markdown_table(pairs: Sequence[Pair]) -> list[str]:
