@@ -2,7 +2,8 @@
 
 Kernels and strategies never stand in one picture, so each level has a set of its own. Colours come from the palettes of
 Okabe and Ito (2008) and Tol (2021) for colour-blind readers; a hatch and a marker of its own tell each name apart in
-greyscale. Variants of one implementation (backend, provider, a strategy's kernel) are shades of its colour.
+greyscale. Hatches are lines only, since a pattern of dots makes an SVG ten times as large. Variants of one
+implementation (backend, provider, a strategy's kernel) are shades of its colour.
 """
 
 from __future__ import annotations
@@ -22,28 +23,28 @@ class Look:
 
 _KERNELS = {
     "ffa": Look(colour="#D55E00", hatch="", marker="o"),
-    "ffa_fa4": Look(colour="#C8B400", hatch="ooo", marker="8"),
+    "ffa_fa4": Look(colour="#C8B400", hatch="xx--", marker="8"),
     "fa2": Look(colour="#56B4E9", hatch="///", marker="s"),
-    "fa3": Look(colour="#0072B2", hatch="....", marker="D"),
+    "fa3": Look(colour="#0072B2", hatch="--//", marker="D"),
     "fa4": Look(colour="#4B3FA7", hatch="\\\\\\", marker="^"),
     "cudnn": Look(colour="#009E73", hatch="xxx", marker="v"),
     "sdpa": Look(colour="#E69F00", hatch="---", marker="P"),
     "flex": Look(colour="#CC79A7", hatch="|||", marker="X"),
     "flash_mask": Look(colour="#882255", hatch="+++", marker="h"),
-    "reference": Look(colour="#8A8A8A", hatch="**", marker="p"),
+    "reference": Look(colour="#8A8A8A", hatch="||\\\\", marker="p"),
 }
 _STRATEGIES = {
     "magi_attn_a2av": Look(colour="#D55E00", hatch="", marker="o"),
     "magi_attn_native": Look(colour="#E69F00", hatch="---", marker="8"),
-    "ulysses": Look(colour="#0072B2", hatch="....", marker="D"),
+    "ulysses": Look(colour="#0072B2", hatch="--//", marker="D"),
     "ring_p2p": Look(colour="#009E73", hatch="xxx", marker="v"),
     "ring_allgather": Look(colour="#56B4E9", hatch="///", marker="s"),
     "usp": Look(colour="#CC79A7", hatch="|||", marker="X"),
     "loongtrain": Look(colour="#4B3FA7", hatch="\\\\\\", marker="^"),
     "hybrid_dcp": Look(colour="#882255", hatch="+++", marker="h"),
-    "te_p2p": Look(colour="#117733", hatch="ooo", marker="<"),
-    "te_all_gather": Look(colour="#C8B400", hatch="**", marker=">"),
-    "te_a2a": Look(colour="#44AA99", hatch="//..", marker="p"),
+    "te_p2p": Look(colour="#117733", hatch="xx||", marker="<"),
+    "te_all_gather": Look(colour="#C8B400", hatch="++//", marker=">"),
+    "te_a2a": Look(colour="#44AA99", hatch="||//", marker="p"),
     "te_a2a_p2p": Look(colour="#999933", hatch="\\\\--", marker="*"),
 }
 _NAMED = _KERNELS | _STRATEGIES
@@ -52,11 +53,11 @@ _ORDER = tuple(_NAMED)
 _OTHERS = tuple(
     Look(colour=colour, hatch=hatch, marker=marker)
     for colour, hatch, marker in (
-        ("#6699CC", "/o", "*"),
-        ("#AA4499", "\\.", "h"),
-        ("#117733", "-o", "<"),
-        ("#999933", "|.", ">"),
-        ("#7A4B1E", "x.", "8"),
+        ("#6699CC", "//++", "*"),
+        ("#AA4499", "\\\\++", "h"),
+        ("#117733", "--xx", "<"),
+        ("#999933", "||xx", ">"),
+        ("#7A4B1E", "////", "8"),
     )
 )
 _VARIANTS = {

@@ -84,7 +84,7 @@ def page_text(
         f"<style>{_asset('page.css')}</style></head>\n<body>\n"
     )
     yield _asset("head.html").replace("{title}", title)
-    yield sections.overview(rows, said)
+    yield sections.overview(rows)
     yield _asset("filters.html")
     yield sections.groups(said)
     yield _asset("charts.html")

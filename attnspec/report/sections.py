@@ -38,19 +38,16 @@ def text(value: object) -> str:
     return html.escape(plain(str(value)))
 
 
-def overview(rows: Sequence[Row], found: Sequence[Verdict]) -> str:
+def overview(rows: Sequence[Row]) -> str:
     """Counts, who wins most, what did not run and why, what is to be read with care."""
     counts = Counter(row["status"] for row in rows)
     ran = len(rows) - counts["skipped"]
     devices = list(dict.fromkeys(row["device"] for row in rows))
     labels = {row["label"] for row in rows if row["status"] != "skipped"}
     unstable = shaky(rows)
+    left_out = f"; {counts['skipped']:,} more left out" if counts["skipped"] else ""
     tiles = [
-        (
-            f"{counts['ok']:,}",
-            "cases ok",
-            f"of {ran:,}; {counts['skipped']:,} more left out" if counts["skipped"] else f"of {ran:,}",
-        ),
+        (f"{counts['ok']:,}", "cases ok", f"of {ran:,}{left_out}"),
         (f"{ran - counts['ok']:,}", "with a mark", _statuses(counts)),
         (f"{len(unstable):,}", "to read with care", "wide interval or throttled clock"),
         (f"{len(labels):,}", "implementations", ", ".join(devices[:3]) + (" ..." if len(devices) > 3 else "")),
@@ -62,12 +59,13 @@ def overview(rows: Sequence[Row], found: Sequence[Verdict]) -> str:
     return (
         f'<section id="overview" aria-labelledby="overview-title"><h2 id="overview-title">At a glance</h2>'
         f'<div class="tiles">{cards}</div>{_winners(rows)}'
-        f'<div class="columns">{_absences(rows)}{_unstable(unstable)}</div></section>'
+        f'<div class="columns">{_absences(rows)}{_unstable(unstable, counts["ok"])}</div></section>'
     )
 
 
 def _statuses(counts: Counter[str]) -> str:
-    told = [f"{counts[status]:,} {word}" for status, word in _STATUS_WORDS.items() if counts[status]]
+    marked = {status: word for status, word in _STATUS_WORDS.items() if counts[status] and status != "skipped"}
+    told = [f"{counts[status]:,} {word}" for status, word in marked.items()]
     return ", ".join(told) or "none"
 
 
@@ -109,11 +107,10 @@ def _absences(rows: Sequence[Row]) -> str:
     return f"<div><h3>Marked X, and why</h3>{_folded(items, _ABSENCES_SHOWN)}</div>"
 
 
-def _unstable(found: Sequence[tuple[Row, str]]) -> str:
+def _unstable(found: Sequence[tuple[Row, str]], num_ok: int) -> str:
     if not found:
-        return (
-            '<div><h3>To read with care</h3><p class="quiet">Nothing: intervals are narrow, clocks were free.</p></div>'
-        )
+        why = "Nothing: intervals are narrow, clocks were free." if num_ok else "Nothing was timed."
+        return f'<div><h3>To read with care</h3><p class="quiet">{why}</p></div>'
     kinds = Counter(why for _, why in found if why == "clock was throttled")
     items = [f"<li>{count} cases whose clock was throttled during the samples.</li>" for count in kinds.values()]
     items += [

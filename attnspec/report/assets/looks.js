@@ -42,15 +42,12 @@ function patternOf(label) { // the hatch as a repeating tile, for bars that must
     tile.width = tile.height = size;
     const pen = tile.getContext("2d");
     pen.fillStyle = colour; pen.fillRect(0, 0, size, size);
-    pen.strokeStyle = pen.fillStyle = "rgba(255,255,255,.85)"; pen.lineWidth = 1.4;
+    pen.strokeStyle = "rgba(255,255,255,.85)"; pen.lineWidth = 1.4;
     const line = (...ends) => { pen.beginPath(); pen.moveTo(ends[0], ends[1]); pen.lineTo(ends[2], ends[3]); pen.stroke(); };
-    const ball = (radius) => { pen.beginPath(); pen.arc(6, 6, radius, 0, 7); radius > 2 ? pen.stroke() : pen.fill(); };
     if (/[\/x]/.test(hatch)) { line(-2, 14, 14, -2); line(-2, 2, 2, -2); line(10, 14, 14, 10); }
     if (/[\\x]/.test(hatch)) { line(-2, -2, 14, 14); line(10, -2, 14, 2); line(-2, 10, 2, 14); }
     if (/[-+]/.test(hatch)) line(0, 6, 12, 6);
     if (/[|+]/.test(hatch)) line(6, 0, 6, 12);
-    if (/[.*]/.test(hatch)) ball(2);
-    if (/o/i.test(hatch)) ball(3.5);
     patternCache.set(key, tile);
   }
   return patternCache.get(key);
