@@ -29,11 +29,18 @@ class OpenedRun:
     """A run folder that is there. Tables and plan are read when first asked for, once."""
 
     folder: RunFolder
+    export: Path | None = None
+    """The file that the folder was unpacked from."""
 
     @property
     def path(self) -> Path:
         """The run folder."""
         return self.folder.path
+
+    @property
+    def place(self) -> Path:
+        """What lasts: the export, else the run folder."""
+        return self.export or self.folder.path
 
     @property
     def cells(self) -> pa.Table:
@@ -118,7 +125,7 @@ def _open_export(file: Path) -> OpenedRun:
         folder = unpacked / (file.stem or "run")
         folder.mkdir()
         unpack(file, folder)
-        opened = open_run(folder)
+        opened = OpenedRun(open_run(folder).folder, export=file)
     except BaseException:
         rmtree(unpacked, ignore_errors=True)
         raise

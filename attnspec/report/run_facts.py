@@ -28,11 +28,12 @@ class RunFacts:
 def run_facts(
     name: str, folder: Path, out_dir: Path, content: Mapping[str, Any], packs_problem: str | None = None
 ) -> RunFacts:
-    """The facts of a run folder's provenance; what a record lacks is left out.
+    """The facts of the provenance of a run folder or export; what a record lacks is left out.
 
     packs_problem: why the run's packs could not be read back, if they could not.
     """
-    links = [(file, _address(folder / file, out_dir)) for file in _FILES if (folder / file).is_file()]
+    files = [folder] if folder.is_file() else [folder / name for name in _FILES if (folder / name).is_file()]
+    links = [(file.name, _address(file, out_dir)) for file in files]
     told = _given("packs", packs_problem and f"not drawn: {packs_problem}")
     return RunFacts(name=name, facts=(*_facts(content), *told), links=tuple(links), record=_record(content))
 

@@ -17,6 +17,7 @@ from attnspec.launch.run_lock import RunLock
 from attnspec.report.archive import write_archive
 from attnspec.report.comparison import compare_runs
 from attnspec.report.run import open_run
+from attnspec.report.run_facts import run_facts
 
 RECORDED = Path(__file__).parents[2] / "data" / "measured" / "h200_quickstart"
 
@@ -135,3 +136,11 @@ def test_command(run: Path, tmp_path: Path, capfd) -> None:
     with RunLock(run):
         assert exit_code(["export", str(run)]) == 2
     assert "a run works here" in capfd.readouterr().err
+
+
+def test_a_report_of_an_export_leads_to_the_export(run: Path, tmp_path: Path) -> None:
+    archive = export(run, tmp_path / "told.zip")
+    opened = open_run(archive)
+    facts = run_facts("told", opened.place, tmp_path / "page", opened.provenance)
+    assert facts.links == (("told.zip", "../told.zip"),)
+    assert open_run(run).place == run
