@@ -44,7 +44,7 @@ def write_report(run_dirs: Sequence[Path], out_dir: Path, *, with_published: boo
     samples: dict[tuple[str, str], Series] = {}
     for name, run in runs:
         samples |= {(name, case_id): series for case_id, series in series_by_case(run.timings).items()}
-    facts = [run_facts(name, run.path, out_dir, run.provenance, packs[name][1]) for name, run in runs]
+    facts = [run_facts(name, run.place, out_dir, run.provenance, packs[name][1]) for name, run in runs]
     page = out_dir / "index.html"
     with replacing(page) as file:
         for part in page_text(cases, drawings, samples, facts):
