@@ -253,11 +253,15 @@ def _samples(run: OpenedRun, ranks: Mapping[str, int]) -> Iterator[tuple[str, pa
 def _packs(run: OpenedRun, case_id: str, samples: pa.Table, num_ranks: int) -> Packs:
     """Per pack, per round: samples in ns."""
     try:
-        packs = [list(rounds) for rounds in packs_of(samples, "elapsed_ns", num_ranks)]
-    except ValueError:
+        whole = samples["rank"].unique().to_pylist() == list(range(num_ranks))
+        packs = [list(rounds) for rounds in packs_of(samples, "elapsed_ns", num_ranks)] if whole else []
+    except ValueError:  # some rank has fewer iterations than others
+        packs = []
+    if not packs:
+        ranks = "1 rank" if num_ranks == 1 else f"{num_ranks} ranks"
         raise InputError(
-            f"{run.path}: the samples of case {case_id} in timings.parquet are not whole rounds of {num_ranks} ranks"
-        ) from None
+            f"{run.path}: the samples of case {case_id} in timings.parquet are not whole rounds of {ranks}"
+        )
     if any(int(one.min()) <= 0 for rounds in packs for one in rounds):
         raise InputError(f"{run.path}: case {case_id} has samples in timings.parquet that took no time")
     return packs

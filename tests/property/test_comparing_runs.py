@@ -78,6 +78,19 @@ def test_halves_of_a_run_raise_no_alarm_and_a_planted_slow_down_is_found() -> No
     assert power > 0.7
 
 
+@pytest.mark.parametrize("run", ["h200_quickstart", "h200_check"])
+def test_older_rounds_against_newer_ones_raise_no_alarm(run: str) -> None:
+    """What drifts in one direction while a run goes on."""
+    dealt = []
+    for case_id, packs in recorded(run).items():
+        cuts = [(len(rounds) // 2, len(rounds)) for rounds in packs]
+        old = [part(run, case_id, pack, tuple(range(cut))) for pack, (cut, _) in enumerate(cuts)]
+        new = [part(run, case_id, pack, tuple(range(cut, end))) for pack, (cut, end) in enumerate(cuts)]
+        dealt.append((old, new))
+    verdicts = {verdict_of(one, THRESHOLD) for one in ratios(dealt)}
+    assert verdicts <= {Verdict.SAME, Verdict.AMBIGUOUS}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("run", ["h200_quickstart", "h200_check"])
 def test_false_alarms_in_a_hundred_tries(run: str) -> None:

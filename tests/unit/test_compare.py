@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import shutil
 from pathlib import Path
@@ -194,3 +195,29 @@ def test_terminal_text_fits_and_lists_what_changed(new: Path, width: str, capfd,
 def test_bad_options(arguments: list[str], message: str, capfd) -> None:
     assert exit_code(["compare", str(RECORDED), str(RECORDED), *arguments]) == 2
     assert message in capfd.readouterr().err
+
+
+def on_two_ranks(run: Path, factor: float, case_id: str) -> None:
+    """Give one case a second rank that is slower by a factor, its samples in any order."""
+    change(run, case_id, cp_size=2)
+    timings = pq.read_table(run / "timings.parquet")
+    rows = [row for row in timings.to_pylist() if row["case_id"] == case_id]
+    rows += [{**row, "rank": 1, "elapsed_ns": round(row["elapsed_ns"] * factor)} for row in rows]
+    random.Random(3).shuffle(rows)
+    pq.write_table(pa.Table.from_pylist(rows, schema=timings.schema), run / "timings.parquet")
+    cells = pq.read_table(run / "cells.parquet")
+    pq.write_table(cells.filter(pc.equal(cells["case_id"], case_id)), run / "cells.parquet")
+
+
+def test_the_slowest_rank_counts(new: Path, tmp_path: Path) -> None:
+    base = Path(shutil.copytree(RECORDED, tmp_path / "base"))
+    case_id = case_ids()[65]
+    on_two_ranks(base, 0.5, case_id)
+    on_two_ranks(new, 1.2, case_id)
+    (pair,) = compare_runs(base, new).pairs
+    assert pair.ratio.ratio == pytest.approx(1.2, rel=1e-4)
+    assert pair.verdict is Verdict.SLOWER
+    change(new, case_id, cp_size=4)
+    change(base, case_id, cp_size=4)
+    with pytest.raises(InputError, match="are not whole rounds of 4 ranks"):
+        compare_runs(base, new)
