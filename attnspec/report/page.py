@@ -91,7 +91,7 @@ def page_text(
     if cases.published:
         yield sections.beside_published(beside)
     yield _asset("cases.html")
-    yield sections.provenance(facts)
+    yield sections.provenance(facts, rows)
     yield sections.pictures(drawings)
     yield _asset("foot.html")
     held = thinned(samples.get((row["run"], row["case_id"])) for row in rows)

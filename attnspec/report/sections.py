@@ -92,7 +92,7 @@ def _winners(rows: Sequence[Row]) -> str:
             told = f"of {len(raced)} workloads that can be compared, {', '.join(parts)}"
         where = [device, _LEVEL_TITLES.get(level, level).lower(), *([shape] if several else [])]
         lines.append(f"<li><b>{text(', '.join(where))}</b>: {text(told)}.</li>")
-    return f'<ul class="lead">{"".join(lines)}</ul>' if lines else "<p>No case of these runs was run.</p>"
+    return f'<div class="lead">{_folded(lines, 6)}</div>' if lines else "<p>No case of these runs was run.</p>"
 
 
 def _absences(rows: Sequence[Row]) -> str:
@@ -140,7 +140,8 @@ def groups(found: Sequence[Verdict]) -> str:
         cards.append(
             f'<article class="card" data-group="{index}" aria-labelledby="group-{index}">'
             f'<h3 id="group-{index}">{text(verdict.heading)}</h3><p class="badges"><span class="badge">'
-            f"{text(row['device'])}</span>{like}</p><p>{text(verdict.text)}</p>"
+            f'{text(row["device"])}</span><span class="badge quiet">{text(shape_text(row))}</span>{like}</p>'
+            f"<p>{text(verdict.text)}</p>"
             f'<div class="legend"></div><div class="chart" role="img" aria-label="{text(verdict.heading)}: '
             f'{text(verdict.text)}"></div><p class="tools"><button type="button" class="numbers" aria-expanded="false">'
             "Numbers</button></p></article>"
@@ -185,8 +186,8 @@ def _pair(pair: Pair) -> str:
     )
 
 
-def provenance(runs: Sequence[RunFacts]) -> str:
-    """What ran, with which code, where: the facts of each run, and its whole record."""
+def provenance(runs: Sequence[RunFacts], rows: Iterable[Row]) -> str:
+    """What ran, with which code, where: the facts of each run, its whole record, and the peaks of its devices."""
     parts = []
     for run in runs:
         facts = "".join(f"<tr><th scope=row>{text(name)}</th><td>{text(value)}</td></tr>" for name, value in run.facts)
@@ -199,8 +200,19 @@ def provenance(runs: Sequence[RunFacts]) -> str:
         )
     return (
         '<section id="environment" aria-labelledby="environment-title"><h2 id="environment-title">Environment and '
-        f"provenance</h2>{''.join(parts)}</section>"
+        f"provenance</h2>{''.join(parts)}{peaks(rows)}</section>"
     )
+
+
+def peaks(rows: Iterable[Row]) -> str:
+    """Where the bf16 peak of each known device of some rows comes from."""
+    known = {device.key: device for row in rows if (device := known_device(row["device"])) is not None}
+    items = "".join(
+        f"<li>{text(device.title)}: {device.bf16_dense_tflops:g} TFLOP/s in bfloat16 without sparsity, "
+        f'{device.bandwidth_gb_s:g} GB/s of memory bandwidth (<a href="{text(device.source)}">source</a>)</li>'
+        for device in known.values()
+    )
+    return f"<h3>Peaks</h3><ul>{items}</ul>" if items else ""
 
 
 def pictures(drawings: Iterable[Drawing]) -> str:

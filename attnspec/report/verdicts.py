@@ -60,17 +60,17 @@ def _text(places: Sequence[Standing]) -> tuple[str, tuple[str, ...]]:
         held = spans[label]
         where = f" at {'both' if len(held) == 2 else f'all {len(held)}'} sizes"
         if len(held) < len(places) or len(held) == 1:
-            where = f" at {_sizes(held)}"
+            where = f" at {_sizes(held, len(places))}"
         parts.append(f"{label} is fastest{where}, {_leads(held)}")
     for place in spans.get("", []):
         first, second = place.ranked[:2]
         parts.append(f"{first['label']} and {second['label']} are too close to call at {_size(place.rows[0])}")
     for label in ordered(place.ranked[0]["label"] for place in alone):
         held = [place for place in alone if place.ranked[0]["label"] == label]
-        parts.append(f"only {label} is ok at {_sizes(held)}")
+        parts.append(f"only {label} is ok at {_sizes(held, len(places))}")
     lost = [place for place in places if place.winner is None]
     if lost:
-        parts.append(f"nothing that ran is ok at {_sizes(lost)}")
+        parts.append(f"nothing that ran is ok at {_sizes(lost, len(places))}")
     return "; ".join(parts) + ".", tuple(order)
 
 
@@ -101,10 +101,10 @@ def _size(row: Row) -> str:
     return f"{row['cp_size']} GPUs ({size})" if row["level"] == "distributed" else size
 
 
-def _sizes(places: Sequence[Standing]) -> str:
+def _sizes(places: Sequence[Standing], of_all: int) -> str:
     names = list(dict.fromkeys(_size(place.rows[0]) for place in places))
     if len(names) > 6:
-        return f"{len(names)} sizes from {names[0]} to {names[-1]}"
+        return f"{len(names)} of {of_all} sizes"
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 

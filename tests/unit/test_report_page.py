@@ -6,6 +6,8 @@ import base64
 import hashlib
 import json
 import re
+import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -186,3 +188,25 @@ def test_the_charting_library_is_the_released_build_with_its_licences():
 def test_distributed_cases_are_on_the_page_too(tmp_path, no_figures):
     text = write_report([write_run(tmp_path / "run", distributed())], tmp_path / "out").read_text()
     assert "context parallelism" in text and held_in(text)["rows"] == 48
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_peaks_and_shapes_are_named_with_their_sources(tmp_path):
+    rows = [cell(), cell(head_dim=64), cell(device="Some CPU")]
+    text = write_report([write_run(tmp_path / "run", rows)], tmp_path / "out").read_text()
+    assert "NVIDIA H200 SXM: 989.4 TFLOP/s in bfloat16" in text
+    assert 'href="https://www.nvidia.com/en-us/data-center/h200/"' in text
+    assert "head_dim 64" in text and text.count("<h3>Peaks</h3>") == 1
+
+
+def test_a_report_needs_no_torch(tmp_path):
+    folder = write_run(tmp_path / "run", [cell("fa2"), cell("fa3", 2048)])
+    program = (
+        "import sys; sys.modules['torch'] = None; from pathlib import Path; from attnspec.report.page import write_report; "
+        "print(write_report([Path(sys.argv[1])], Path(sys.argv[2])))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, folder, tmp_path / "out"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert list((tmp_path / "out" / "figures").glob("*.svg"))
