@@ -84,7 +84,7 @@ _VARIANTS = {
     "(ffa_fa4)": 1,
     "(sdpa)": 0,
 }
-_SHADES = (0.0, 0.5, -0.4, 0.75)
+_SHADES = (0.0, 0.5, -0.4, 0.75, 0.25, -0.6)
 """How far each variant goes towards white, or (below zero) towards black."""
 _MARKERS = "osD^vPX8hp<>*"
 
@@ -97,11 +97,40 @@ def look_of(label: str) -> Look:
     >>> look_of("sdpa flash").colour == look_of("sdpa cudnn").colour
     False
     """
-    family, rest = family_of(label), label[len(family_of(label)) :].strip(" ,")
+    return _shade(family_of(label), _variant(label))
+
+
+def looks(labels: Iterable[str]) -> dict[str, Look]:
+    """A look per label, in the order of the labels: that of `look_of`, unless a label before it has the same.
+
+    Then it takes the next free shade: names of runs, of providers that nobody has listed, can say nothing of a colour.
+
+    >>> both = looks(["fa3 (before)", "fa3 (after)"])
+    >>> both["fa3 (before)"].colour == both["fa3 (after)"].colour
+    False
+    """
+    held = list(labels)
+    chosen: dict[str, Look] = {}
+    taken: set[Look] = set()
+    for label in sorted(set(held), key=lambda label: (_rest(label) not in _VARIANTS, label)):
+        start = _variant(label)
+        shades = [_shade(family_of(label), (start + step) % len(_SHADES)) for step in range(len(_SHADES))]
+        chosen[label] = next((look for look in shades if look not in taken), shades[0])
+        taken.add(chosen[label])
+    return {label: chosen[label] for label in held}
+
+
+def _rest(label: str) -> str:
+    return label[len(family_of(label)) :].strip(" ,")
+
+
+def _variant(label: str) -> int:
+    rest = _rest(label)
+    return _VARIANTS[rest] if rest in _VARIANTS else sum(map(ord, rest)) % len(_SHADES)
+
+
+def _shade(family: str, variant: int) -> Look:
     base = _NAMED.get(family) or _OTHERS[sum(map(ord, family)) % len(_OTHERS)]
-    variant = _VARIANTS.get(rest)
-    if variant is None:
-        variant = sum(map(ord, rest)) % len(_SHADES)
     if variant == 0:
         return base
     return Look(
@@ -109,11 +138,6 @@ def look_of(label: str) -> Look:
         hatch=base.hatch + base.hatch[:variant] if base.hatch else "/" * variant,
         marker=_MARKERS[(_MARKERS.index(base.marker) + 7 * variant) % len(_MARKERS)],
     )
-
-
-def looks(labels: Iterable[str]) -> dict[str, Look]:
-    """A look per label."""
-    return {label: look_of(label) for label in labels}
 
 
 def family_of(label: str) -> str:

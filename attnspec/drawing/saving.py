@@ -6,6 +6,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from attnspec.drawing.cases import plain
 from attnspec.drawing.look import Drawing
 
 _SETTINGS: dict[str, Any] = {
@@ -20,7 +21,7 @@ _COMPRESSION = 3
 
 
 def save(drawing: Drawing, folder: Path) -> None:
-    """Write one drawing as PNG (200 dpi) and SVG; the SVG's ids are the same every time."""
+    """Write one drawing as PNG (200 dpi) and SVG, with its title and caption; the SVG's ids are the same every time."""
     import matplotlib as mpl
 
     settings: Any = {**_SETTINGS, "svg.hashsalt": drawing.stem}
@@ -28,5 +29,8 @@ def save(drawing: Drawing, folder: Path) -> None:
         # A sign that the font lacks is drawn as a box in the PNG; the SVG's reader may have it.
         warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)
         figure = drawing.draw()
-        figure.savefig(folder / f"{drawing.stem}.png", dpi=_DPI, pil_kwargs={"compress_level": _COMPRESSION})
-        figure.savefig(folder / f"{drawing.stem}.svg", metadata={"Date": None})
+        said: dict[str, Any] = {"Title": plain(drawing.title), "Description": plain(drawing.caption)}
+        figure.savefig(
+            folder / f"{drawing.stem}.png", dpi=_DPI, metadata=said, pil_kwargs={"compress_level": _COMPRESSION}
+        )
+        figure.savefig(folder / f"{drawing.stem}.svg", metadata={**said, "Date": None})

@@ -9,7 +9,7 @@ from typing import Any
 
 from attnspec.drawing.cases import peak_of, plain
 from attnspec.drawing.look import PASS_TITLES, Row, mask_title
-from attnspec.drawing.palette import look_of, ordered
+from attnspec.drawing.palette import Look, looks, ordered
 from attnspec.drawing.throughput import point_of, shape_text
 from attnspec.record.schema import Cell, arrow_schema
 from attnspec.report.beside_published import Pair
@@ -66,7 +66,7 @@ def payload(
         "groups": [
             {"rows": [place[id(row)] for row in verdict.rows], "peak": _peak(verdict.rows[0])} for verdict in verdicts
         ],
-        "looks": {label: _look(label) for label in labels},
+        "looks": {label: _look(look) for label, look in looks(labels).items()},
         "published": published,
         "docs": _docs(),
         "samples": dict(samples),
@@ -135,6 +135,5 @@ def _peak(row: Row) -> float | None:
     return None if peak is None else peak.bf16_dense_tflops
 
 
-def _look(label: str) -> dict[str, str]:
-    look = look_of(label)
+def _look(look: Look) -> dict[str, str]:
     return {"colour": look.colour, "hatch": look.hatch, "marker": look.marker}

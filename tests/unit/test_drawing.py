@@ -45,6 +45,13 @@ def test_an_svg_shows_every_implementation_mark_and_reason(tmp_path):
     assert "sdpa TRITON: why it is " in text
 
 
+def test_pictures_carry_their_caption(tmp_path):
+    (drawing,) = drawings(cases(cell(mask="full")))
+    save(drawing, tmp_path)
+    for suffix in ("svg", "png"):
+        assert b"Corresponds to figure 20 of the published page" in (tmp_path / f"{drawing.stem}.{suffix}").read_bytes()
+
+
 def test_the_same_cells_give_the_same_svg(tmp_path):
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()

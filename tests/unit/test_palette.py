@@ -68,6 +68,19 @@ def test_variants_of_one_name_differ_in_shade_and_marker(variants):
     assert len({look.colour for look in held}) == len({look.marker for look in held}) == len(variants)
 
 
+@pytest.mark.parametrize(
+    "names", [("fa3 (before)", "fa3 (after)", "fa3"), ("x (a)", "x (b)", "x (c)", "x (d)"), ("fa3, 1", "fa3, 7")]
+)
+def test_labels_that_nobody_listed_do_not_share_a_look(names):
+    held = looks(names)
+    assert len({look.colour for look in held.values()}) == len(names)
+    assert looks(reversed(names)) == held
+
+
+def test_more_shades_than_there_are_share_one():
+    assert len(looks(f"fa3 (run {index})" for index in range(9))) == 9
+
+
 def test_names_of_other_people_have_looks_too():
     for label in ("my_kernel", "zeta (fast)", "", "$x$"):
         look = look_of(label)
