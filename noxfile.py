@@ -100,6 +100,13 @@ def gpu(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def browser(session: nox.Session) -> None:
+    """The report's page in the system's own Chromium (Debian: apt-get install chromium)."""
+    install(session, *TESTS, "-e", ".[browser]")
+    session.run("pytest", "-m", "browser", *(session.posargs or ["tests/integration"]))
+
+
+@nox.session(default=False)
 def docs(session: nox.Session) -> None:
     """Run every example of the documentation, and check its links."""
     install(session, *TESTS, "-e", ".[analysis]")

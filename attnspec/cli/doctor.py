@@ -9,14 +9,17 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import click
+from rich.console import Console
+from rich.markup import escape
 
 from attnspec import plugins
+from attnspec.cli._console import is_log, show
 from attnspec.errors import InputError
 from attnspec.launch.found import interpreter, look
 from attnspec.launch.provenance import PACKAGE
@@ -26,6 +29,12 @@ Answer = dict[str, Any]
 _EXAMINED = ("kernels", "strategies")
 _MISSING = 3
 _LAST_LINES = 3
+_STYLES = (
+    ("^(runner .*?:|kernels|strategies|launchers)", "head"),
+    ("^  yes\\b", "good"),
+    ("^  no\\b", "bad"),
+    ("^ +fix: .*", "key"),
+)
 
 
 @click.command("doctor")
@@ -46,7 +55,9 @@ def command(name: str, timeout: int, as_json: bool) -> int:
         )
     python = interpreter(runner, sys.executable)
     found = look(python, runner.env)
-    answers = _examined(python, runner, tuple(_targets()), timeout, found.missing)
+    targets = tuple(_targets())
+    with _telling(len(targets)) as tell:
+        answers = _examined(python, runner, targets, timeout, found.missing, tell)
     content: dict[str, dict[str, Answer]] = {kind: {} for kind in _EXAMINED}
     for target, answer in answers.items():
         kind, _, plugin = target.partition(":")
@@ -56,9 +67,24 @@ def command(name: str, timeout: int, as_json: bool) -> int:
         told = {kind: {name: _told(answer) for name, answer in answers.items()} for kind, answers in content.items()}
         click.echo(json.dumps(told))
     else:
-        click.echo(f"runner {runner.name}: {found.describe()}")
-        click.echo("\n".join(_lines(content)))
+        show([f"runner {runner.name}: {found.describe()}", *_lines(content)], _STYLES)
     return 0 if any(answer["usable"] for answer in content["kernels"].values()) else _MISSING
+
+
+@contextmanager
+def _telling(num_targets: int) -> Iterator[Callable[[str, int], None]]:
+    """What is being tried, on a terminal while it lasts; the first call of a kernel may compile for minutes."""
+    console = Console(stderr=True, highlight=False)
+    if not console.is_terminal or is_log():
+        yield lambda target, num_done: None
+        return
+    with console.status("looking at the interpreter", refresh_per_second=4) as status:
+
+        def tell(target: str, num_done: int) -> None:
+            kind, _, name = target.partition(":")
+            status.update(escape(f"{num_done + 1} of {num_targets}: {kind} {name}"))
+
+        yield tell
 
 
 def _targets() -> Iterator[str]:
@@ -68,7 +94,12 @@ def _targets() -> Iterator[str]:
 
 
 def _examined(
-    python: str, runner: Runner, targets: Sequence[str], timeout: int, missing: Mapping[str, str]
+    python: str,
+    runner: Runner,
+    targets: Sequence[str],
+    timeout: int,
+    missing: Mapping[str, str],
+    tell: Callable[[str, int], None] = lambda target, num_done: None,
 ) -> dict[str, Answer]:
     """The answer about every target. A process that dies or hangs costs the target that it examined, no other."""
     if missing:
@@ -77,7 +108,7 @@ def _examined(
     answers: dict[str, Answer] = {}
     while len(answers) < len(targets):
         left = [target for target in targets if target not in answers]
-        started, ending = _one_process(python, runner, left, timeout, answers)
+        started, ending = _one_process(python, runner, left, timeout, answers, tell)
         culprit = started if started is not None and started not in answers else None
         if culprit is None and not any(target in answers for target in left):
             # It did not get as far as the first, and every further try would end alike.
@@ -88,7 +119,12 @@ def _examined(
 
 
 def _one_process(
-    python: str, runner: Runner, targets: Sequence[str], timeout: int, answers: dict[str, Answer]
+    python: str,
+    runner: Runner,
+    targets: Sequence[str],
+    timeout: int,
+    answers: dict[str, Answer],
+    tell: Callable[[str, int], None],
 ) -> tuple[str | None, str]:
     """Examine targets in one process and fill `answers`; the target begun last, and how the process ended."""
     environment = {**os.environ, **runner.env}
@@ -115,6 +151,7 @@ def _one_process(
             said: Answer = json.loads(line)
             if "starts" in said:
                 started = said["starts"]
+                tell(said["starts"], len(answers))
             else:
                 answers[said.pop("done")] = said
             timer = _timer(process, timeout, timed_out)
@@ -178,7 +215,9 @@ def _told(answer: Answer) -> Answer:
 def _lines(content: Mapping[str, Mapping[str, Answer]]) -> Iterator[str]:
     width = max((len(name) for answers in content.values() for name in answers), default=0)
     for kind, answers in content.items():
-        yield f"\n{kind}" if answers else f"\n{kind}: none"
+        yield ""
+        usable = sum(answer["usable"] for answer in answers.values())
+        yield f"{kind}: {usable} of {len(answers)} usable" if answers else f"{kind}: none"
         for name, answer in answers.items():
             what = " ".join(filter(None, (answer["provider"], answer["version"])))
             told = [part for part in (what, answer["reason"]) if part]

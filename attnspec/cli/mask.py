@@ -11,14 +11,22 @@ from pathlib import Path
 import click
 
 from attnspec import plugins
+from attnspec.cli._console import plain_or_terminal, show
 from attnspec.cli._mask_options import NamedMask, mask_options, named_mask
 from attnspec.cli._paths import FILE
-from attnspec.drawing.mask_text import mask_text
+from attnspec.drawing.mask_text import MAX_ROWS, mask_text
 from attnspec.errors import InputError
 from attnspec.slices import area
 from attnspec.units import format_count
 
 _ROWS_SHOWN = 20
+_NARROW = 60
+"""Columns below which the slices stand closer together."""
+_STYLES = (
+    (r"^[a-z_]+(\(.*)?$", "head"),
+    ("^(queries|keys|documents|slices|area|density)\\b", "key"),
+    ("^ +q_start.*", "quiet"),
+)
 
 
 @click.command("mask", epilog=f"Masks: {', '.join(plugins.names('masks'))}.")
@@ -44,7 +52,8 @@ def command(
     if as_json:
         click.echo(json.dumps(_content(mask, num_cells, density)))
     else:
-        click.echo("\n".join(_text(mask, num_cells, density)))
+        console = plain_or_terminal()
+        show(_text(mask, num_cells, density, console.width), _STYLES, console=console)
     if png is not None:
         _draw(mask, png, num_cells)
 
@@ -61,7 +70,7 @@ def _content(mask: NamedMask, num_cells: int, density: float) -> dict[str, objec
     }
 
 
-def _text(mask: NamedMask, num_cells: int, density: float) -> Iterator[str]:
+def _text(mask: NamedMask, num_cells: int, density: float, room: int) -> Iterator[str]:
     slices = mask.slices
     rows = replace(slices, ranges=slices.ranges[:_ROWS_SHOWN], types=slices.types[:_ROWS_SHOWN]).rows()
     yield mask.title
@@ -73,15 +82,16 @@ def _text(mask: NamedMask, num_cells: int, density: float) -> Iterator[str]:
     yield f"area       {num_cells}"
     yield f"density    {density:.4%}"
     yield ""
-    width = max(8, len(str(max(slices.seqlen_q, slices.seqlen_k))))
-    yield "  ".join(f"{column:>{width}}" for column in ("q_start", "q_end", "k_start", "k_end")) + "  type"
+    width, gap = (8, "  ") if room >= _NARROW else (7, " ")
+    width = max(width, len(str(max(slices.seqlen_q, slices.seqlen_k))))
+    yield gap.join(f"{column:>{width}}" for column in ("q_start", "q_end", "k_start", "k_end")) + f"{gap}type"
     for row in rows:
-        yield "  ".join(f"{bound:>{width}}" for bound in row[:4]) + f"  {row[4].name.lower()}"
+        yield gap.join(f"{bound:>{width}}" for bound in row[:4]) + f"{gap}{row[4].name.lower()}"
     if len(rows) < len(slices):
         yield f"... and {len(slices) - len(rows)} more; --json lists all"
     yield ""
     unicode = "utf" in (sys.stdout.encoding or "").lower()
-    yield from mask_text(slices, unicode=unicode)
+    yield from mask_text(slices, unicode=unicode, max_rows=min(MAX_ROWS, room // 2))
 
 
 def _tokens(count: int) -> str:

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from attnspec.plan import Plan
 
 _GRAPHS = (".svg", ".dot", ".json")
+_STYLES = (
+    (r"^\S.*?(?=:| that| \(|$)", "head"),
+    (r"^  (graph|sweep \d+|area|memory|time)\b", "key"),
+    (r"\[\w+\]$", "quiet"),
+)
 
 
 @click.command("plan")
@@ -38,6 +43,7 @@ def command(
 
     Keys of --only are columns of cells.parquet: level, kernel, strategy, mask, seqlen, cp_size, pass and so on.
     """
+    from attnspec.cli._console import show
     from attnspec.cli._given_spec import planned, runner_findings
     from attnspec.cli._plan_text import plan_text
     from attnspec.launch.device_peaks import nominal_tflops
@@ -62,7 +68,7 @@ def command(
         click.echo(json.dumps(_json(plan)))
     else:
         expectation = expect(plan, tflops=nominal_tflops(profile, read.shape.dtype))
-        click.echo("\n".join(plan_text(plan, read, expectation, expected_device=profile.expectation())))
+        show(plan_text(plan, read, expectation, expected_device=profile.expectation()), _STYLES)
     if graph is not None:
         _write(graph, _drawn(plan, graph.suffix))
 

@@ -13,8 +13,10 @@ import click
 import pyarrow as pa
 import pyarrow.compute as pc
 from rich.console import Console
+from rich.text import Text
 
 from attnspec import plugins
+from attnspec.cli._console import plain_or_terminal, show
 from attnspec.cli._given_spec import planned, runner_findings
 from attnspec.cli._paths import PATH
 from attnspec.cli._progress import watching
@@ -26,11 +28,9 @@ from attnspec.launch.run import Order, RunResult, check_place, run_plan, survey
 from attnspec.launch.run_folder import RunFolder
 from attnspec.launch.runner_profile import Runner, load_runner, search_folders
 from attnspec.plan import parse_only, select
-from attnspec.report.summary import reasons, status_line, summary_tables
+from attnspec.plan.requests import runnable
+from attnspec.report.summary import reasons, status_line, summary_tables, winners
 from attnspec.spec import Spec, SpecFile, read_spec
-
-_WIDTH = 160
-"""Columns of text that goes to no terminal."""
 
 
 @click.command("run")
@@ -97,9 +97,10 @@ def command(
         plugins=plugins.loaded_files(),
     )
     folder = RunFolder(out or Path("runs") / f"{spec.stem}{'-rehearsal' if rehearse else ''}")
-    console = _console()
-    console.print(_opening(read, profile, len(chosen), folder), highlight=False, soft_wrap=True)
-    with watching(console) as watch:
+    console = plain_or_terminal()
+    show([_opening(read, profile, len(chosen), folder)], [("^[^:]+", "head")], console=console)
+    to_run = [case for job in plan.jobs for case in runnable(plan, job, case_ids)]
+    with watching(console, to_run) as watch:
         result = run_plan(plan, folder, place, order, watch)
     _close(console, folder, result)
     return result.exit_code
@@ -116,11 +117,6 @@ def _spec_text(held: SpecFile, spec: Spec) -> str:
     return json.dumps(spec.canonical(), indent=2, ensure_ascii=False) + "\n"
 
 
-def _console() -> Console:
-    console = Console()
-    return console if console.is_terminal else Console(width=_WIDTH)
-
-
 def _opening(spec: Spec, runner: Runner, num_cases: int, folder: RunFolder) -> str:
     cases = "1 case" if num_cases == 1 else f"{num_cases} cases"
     return f"{spec.name}: {cases} on runner {runner.name}, into {folder.path}"
@@ -131,15 +127,15 @@ def _close(console: Console, folder: RunFolder, result: RunResult) -> None:
     cells = result.cells.filter(pc.is_in(result.cells["case_id"], pa.array(result.chosen, pa.string())))
     chosen = cells.to_pylist()
     if result.signal is not None:
-        console.print(f"\nstopped by a signal; {status_line(chosen)}; run the same again to go on", highlight=False)
+        show(["", f"stopped by a signal; {status_line(chosen)}; run the same again to go on"], console=console)
         return
-    for table in summary_tables(cells):
+    for table in summary_tables(cells, width=console.width):
         console.print()
         console.print(table)
-    console.print(f"\n* fastest; {STATUS_WORDS}", style="dim", highlight=False)
-    for line in reasons(chosen):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-    console.print(f"\n{status_line(chosen)}", highlight=False)
+    show(["", f"* fastest, ~ not told apart from it; {STATUS_WORDS}"], [(".+", "quiet")], console=console)
+    show(reasons(chosen), console=console)
+    show(["", *winners(chosen), status_line(chosen)], [("^(fastest|[0-9]+ cases?:)", "head")], console=console)
     page = page_of([folder.path], folder.report)
     for path, what in ((folder.cells, "cases"), (folder.timings, "raw samples"), (page, "figures")):
-        console.print(f"{what}: {path}", highlight=False, soft_wrap=True)
+        # A path stays whole, so that it can be copied.
+        console.print(Text(f"{what}: {path}"), soft_wrap=True)

@@ -10,7 +10,9 @@ from typing import TypeVar
 import click
 import numpy as np
 from numpy.typing import NDArray
+from rich.console import Console
 
+from attnspec.cli._console import plain_or_terminal, show
 from attnspec.cli._paths import FILE
 from attnspec.errors import InputError
 from attnspec.sample.documents import draw_pieces
@@ -22,6 +24,15 @@ from attnspec.units import format_count, parse_count, parse_fraction
 
 Packs = Sequence[NDArray[np.int64]]
 T = TypeVar("T")
+_WIDE = 78
+"""Columns that all shares need; in fewer there are those of tokens only."""
+_BARS_FROM = 96
+"""Columns that a terminal must have for bars beside the shares."""
+_STYLES = (
+    ("^(data|sample|documents|split)\\b", "key"),
+    ("^ +(documents +tokens|length ).*", "head"),
+    ("[█▏▎▍▌▋▊▉]+", "key"),
+)
 
 
 @click.command("sample")
@@ -58,8 +69,11 @@ def command(
     average = in_packs(draw_pieces(lengths, max_length=max_length, seed=seed), tokens, edges)
     drawn = found(packs, edges)
     if not as_json:
-        click.echo("\n".join(_facts(lengths, packs, seqlen=tokens, max_length=max_length, seed=seed)))
-        click.echo("\n".join(_table(source, average, drawn)))
+        console = plain_or_terminal()
+        show(_facts(lengths, packs, seqlen=tokens, max_length=max_length, seed=seed), _STYLES, console=console)
+        wide = console.width >= _WIDE
+        table = _table(source, average, drawn, bars=_bars(console)) if wide else _narrow_table(source, drawn)
+        show(table, _STYLES, console=console)
     if png is None:
         return
     from attnspec.drawing.sampled_lengths import sampled_lengths
@@ -96,19 +110,40 @@ def _facts(lengths: Lengths, packs: Packs, *, seqlen: int, max_length: int, seed
     yield ""
 
 
-def _table(source: Histogram, average: Histogram, drawn: Histogram) -> Iterator[str]:
-    """Shares by length: of the source, of packs on average, of the packs drawn."""
+def _bars(console: Console) -> int:
+    """Characters for a bar; none where it would be wrapped or cannot be drawn."""
+    drawn = console.is_terminal and console.encoding.startswith("utf") and console.width >= _BARS_FROM
+    return min(40, console.width - _BARS_FROM + 16) if drawn else 0
+
+
+def _table(source: Histogram, average: Histogram, drawn: Histogram, *, bars: int = 0) -> Iterator[str]:
+    """Shares by length: of the source, of packs on average, of the packs drawn; bars of the last column's tokens."""
     parts = (source, average, drawn)
     columns = [*(part.document_shares for part in parts), *(part.token_shares for part in parts)]
     yield f"{'':>24}{'documents':^24}   {'tokens':^24}"
     yield f"{'length':>24}" + "   ".join([f"{'source':>8}{'average':>8}{'packs':>8}"] * 2)
+    most = max(1e-9, float(max(drawn.token_shares)))
     for place in range(len(source.documents)):
         shares = [float(column[place]) for column in columns]
         if any(share >= 0.00005 for share in shares):
-            low, high = int(source.edges[place]), int(source.edges[place + 1]) - 1
-            length = f"{low:,}" if low == high else f"{low:,} to {high:,}"
             cells = [f"{share:8.2%}" if share else f"{'0':>8}" for share in shares]
-            yield f"{length:>24}{''.join(cells[:3])}   {''.join(cells[3:])}"
+            bar = "█" * round(bars * shares[5] / most)
+            yield f"{_lengths(source, place):>24}{''.join(cells[:3])}   {''.join(cells[3:])} {bar}".rstrip()
+
+
+def _narrow_table(source: Histogram, drawn: Histogram) -> Iterator[str]:
+    yield f"{'length':>19}{'tokens of':>10}"
+    yield f"{'':>19}{'source':>10}{'packs':>10}"
+    for place in range(len(source.documents)):
+        shares = [float(part.token_shares[place]) for part in (source, drawn)]
+        if any(share >= 0.00005 for share in shares):
+            cells = "".join(f"{share:10.2%}" if share else f"{'0':>10}" for share in shares)
+            yield f"{_lengths(source, place):>19}{cells}"
+
+
+def _lengths(source: Histogram, place: int) -> str:
+    low, high = int(source.edges[place]), int(source.edges[place + 1]) - 1
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def _population(lengths: Lengths) -> str:

@@ -21,11 +21,11 @@ from attnspec.report.run import OpenedRun, open_run
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 def command(run: Path, as_json: bool) -> None:
     """Show cases by status, jobs, the process that works in RUN, and its last activity."""
-    content = _status(open_run(run))
+    content = _status(open_run(run), run)
     click.echo(json.dumps(content) if as_json else "\n".join(_lines(content)))
 
 
-def _status(run: OpenedRun) -> dict[str, Any]:
+def _status(run: OpenedRun, given: Path) -> dict[str, Any]:
     statuses = dict(zip(run.cells["case_id"].to_pylist(), run.cells["status"].to_pylist(), strict=True))
     works = holder(run.path)
     jobs = []
@@ -43,7 +43,7 @@ def _status(run: OpenedRun) -> dict[str, Any]:
             )
     last = run.folder.last_activity_ns()
     return {
-        "run": str(run.path),
+        "run": str(given),
         "running": is_held(run.path),
         "pid": None if works is None else works.pid,
         "host": None if works is None else works.host,

@@ -1,13 +1,9 @@
-"""What every figure shares: labels, one colour, hatch and marker per implementation, and how a picture is described.
-
-Colours come from Okabe and Ito's palette for colour-blind readers (2008), extended by two; hatches and markers keep
-neighbours apart in greyscale.
-"""
+"""What every figure shares: labels of implementations, names of masks and statuses, and how a picture is described."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,53 +13,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Row = Mapping[str, Any]
-
-_COLOURS = (
-    "#0072B2",
-    "#E69F00",
-    "#009E73",
-    "#D55E00",
-    "#CC79A7",
-    "#56B4E9",
-    "#8C6D1F",
-    "#6A51A3",
-    "#7F7F7F",
-    "#B8A900",
-    "#1B4F72",
-    "#A93226",
-)
-_HATCHES = ("", "//", "..", "\\\\", "xx", "--", "||", "++")
-_MARKERS = "osD^vP<>X*hp"
-# A family of implementations keeps its colour over all figures and runs, whatever else is drawn beside it.
-_FAMILIES = (
-    "ffa",
-    "fa2",
-    "fa3",
-    "fa4",
-    "cudnn",
-    "sdpa",
-    "flex",
-    "flash_mask",
-    "reference",
-    "ffa_fa4",
-    "ring_p2p",
-    "ring_allgather",
-    "ulysses",
-    "usp",
-    "loongtrain",
-    "hybrid_dcp",
-    "magi_attn_a2av",
-    "magi_attn_native",
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """How one implementation appears in every figure."""
-
-    colour: str
-    hatch: str
-    marker: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,13 +52,16 @@ def labelled(rows: Sequence[Row]) -> list[tuple[str, Row]]:
     >>> [label for label, _ in labelled([ran, {**ran, "backend": None}])]
     ['sdpa math', 'sdpa math']
     >>> [label for label, _ in labelled([ran, {**ran, "provider": "other"}])]
-    ['sdpa math, torch', 'sdpa math, other']
+    ['sdpa math (torch)', 'sdpa math (other)']
     >>> [label for label, _ in labelled([{**ran, "kernel_params": text} for text in ('{"block":1}', '{"block":2}')])]
-    ['sdpa math, {"block":1}', 'sdpa math, {"block":2}']
+    ['sdpa math (block 1)', 'sdpa math (block 2)']
+
+    Rows of several runs that hold the same case on the same device are told apart by their `run`.
     """
     whole = _with_backends(rows)
     kinds: dict[str, dict[str, set[str]]] = {}
     meshes: dict[tuple[str, int | None, int | None], set[str]] = {}
+    runs: dict[tuple[str, str | None, str | None], set[str]] = {}
     for row in whole:
         base = implementation(row)
         held = kinds.setdefault(base, {name: set() for name in ("provider", "kernel_params", "env")})
@@ -119,15 +71,36 @@ def labelled(rows: Sequence[Row]) -> list[tuple[str, Row]]:
         # Degrees follow the number of ranks, so they tell cases apart only where these have one number.
         place = (base, row.get("cp_size"), row.get("seqlen"))
         meshes.setdefault(place, set()).update({row["mesh"]} - {None})
+        same = (base, row.get("case_id"), row.get("device"))
+        runs.setdefault(same, set()).update({row["run"]} if row.get("run") else ())
     crowded = {base for (base, *_), held in meshes.items() if len(held) > 1}
+    repeated = {base for (base, *_), held in runs.items() if len(held) > 1}
 
     def label(row: Row) -> str:
         base = implementation(row)
         telling = [name for name, values in kinds[base].items() if len(values) > 1]
         telling += ["mesh"] if base in crowded else []
-        return ", ".join([base, *(row[name] for name in telling if row.get(name) not in (None, "{}"))])
+        telling += ["run"] if base in repeated else []
+        return _with([_worded(row[name]) for name in telling if row.get(name) not in (None, "{}")], base)
 
     return [(label(row), row) for row in whole]
+
+
+def _with(more: Sequence[str], base: str) -> str:
+    """What tells a label apart, in one pair of parentheses at its end."""
+    if not more:
+        return base
+    return f"{base[:-1]}, {', '.join(more)})" if base.endswith(")") else f"{base} ({', '.join(more)})"
+
+
+def _worded(value: str) -> str:
+    """A label's part: names as they are, JSON objects as `key value`."""
+    if not value.startswith("{"):
+        return value
+    try:
+        return ", ".join(f"{key} {held}" for key, held in json.loads(value).items())
+    except json.JSONDecodeError:
+        return value
 
 
 def _with_backends(rows: Sequence[Row]) -> list[Row]:
@@ -140,37 +113,6 @@ def _with_backends(rows: Sequence[Row]) -> list[Row]:
         else row
         for row in rows
     ]
-
-
-def looks(labels: Iterable[str]) -> dict[str, Look]:
-    """A look per label. A family keeps its colour; members of one family differ by hatch and marker."""
-    chosen: dict[str, Look] = {}
-    members: dict[str, int] = {}
-    for label in labels:
-        family = _family(label)
-        index = _FAMILIES.index(family) if family in _FAMILIES else sum(map(ord, family))
-        member = members.get(family, 0)
-        members[family] = member + 1
-        chosen[label] = Look(
-            colour=_COLOURS[index % len(_COLOURS)],
-            hatch=_HATCHES[(member + index // len(_COLOURS)) % len(_HATCHES)],
-            marker=_MARKERS[(index + member) % len(_MARKERS)],
-        )
-    return chosen
-
-
-def _family(label: str) -> str:
-    return label.split(" ")[0].rstrip(",")
-
-
-def ordered(labels: Iterable[str]) -> list[str]:
-    """Distinct labels, families in their fixed order, then by name."""
-
-    def key(label: str) -> tuple[int, str]:
-        family = _family(label)
-        return (_FAMILIES.index(family) if family in _FAMILIES else len(_FAMILIES), label)
-
-    return sorted(set(labels), key=key)
 
 
 MASK_TITLES = {
@@ -200,8 +142,6 @@ def mask_title(mask: str, mask_params: str) -> str:
     >>> mask_title("sliding_window_causal", '{"window":1024}')
     'sliding window causal (window 1024)'
     """
-    import json
-
     name = MASK_TITLES.get(mask, mask.replace("_", " "))
     params = json.loads(mask_params)
     short = [f"{key} {value}" for key, value in params.items() if isinstance(value, int | float | str)]

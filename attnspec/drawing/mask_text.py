@@ -14,8 +14,8 @@ MAX_ROWS = 24
 _SHADES = {True: "·░▒▓█", False: ".:+*#"}
 
 
-def mask_text(slices: AttnSlices, *, unicode: bool = True) -> Iterator[str]:
-    """Lines of a picture at most 24 lines high and 48 characters wide; cells of small masks one by one.
+def mask_text(slices: AttnSlices, *, unicode: bool = True, max_rows: int = MAX_ROWS) -> Iterator[str]:
+    """Lines of a picture at most max_rows high and twice as many characters wide; cells of small masks one by one.
 
     >>> from attnspec.slices import AttnSlices
     >>> window = AttnSlices.from_rows([(0, 3, 0, 3, 1), (3, 6, 1, 6, 3)], seqlen_q=6, seqlen_k=6)
@@ -28,10 +28,10 @@ def mask_text(slices: AttnSlices, *, unicode: bool = True) -> Iterator[str]:
     ......######
     """
     longest = max(slices.seqlen_q, slices.seqlen_k)
-    one_by_one = longest <= MAX_ROWS
+    one_by_one = longest <= max_rows
     # A character is about twice as high as it is wide.
-    q_bounds = block_bounds(slices.seqlen_q, longest, longest if one_by_one else MAX_ROWS)
-    k_bounds = block_bounds(slices.seqlen_k, longest, longest if one_by_one else 2 * MAX_ROWS)
+    q_bounds = block_bounds(slices.seqlen_q, longest, longest if one_by_one else max_rows)
+    k_bounds = block_bounds(slices.seqlen_k, longest, longest if one_by_one else 2 * max_rows)
     shades = _SHADES[unicode]
     shares = density(slices, q_bounds, k_bounds)
     # The two ends are kept for none and all, so that neither hides a few cells.

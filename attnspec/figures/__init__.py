@@ -1,4 +1,4 @@
-"""Figure plug-ins: one file each; a file draws any number of pictures from the cells of one or more runs.
+"""Figure plug-ins: one file each; a file draws any number of pictures from the cases of one or more runs.
 
-A plug-in has `drawings(cells) -> list[Drawing]`: pure, and quick, since each picture is drawn only when asked for.
+A plug-in has `drawings(cases) -> list[Drawing]`: pure, and quick, since each picture is drawn only when asked for.
 """

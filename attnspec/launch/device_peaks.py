@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from attnspec.launch.known_devices import known_devices
 from attnspec.launch.runner_profile import Runner
-from attnspec.resources import shipped
 from attnspec.shape import DType
-from attnspec.spec.yaml_text import parse_yaml
 from attnspec.support import Device
 
 ATTENTION_SHARE = 0.5
@@ -19,11 +18,8 @@ def nominal_tflops(runner: Runner, dtype: DType) -> float | None:
     """
     if runner.device.model is None or dtype not in ("bfloat16", "float16"):
         return None
-    document = parse_yaml((shipped("data") / "devices.yaml").read_text(encoding="utf-8"), "devices.yaml")
-    assert not document.problems, document.problems
-    for known in document.value.values():
-        major, minor = map(int, known["capability"].split("."))
-        for name in known["driver_names"]:
-            if runner.mismatch(Device(type="cuda", capability=(major, minor), model=name)) is None:
-                return float(known["bf16_dense_tflops"]) * ATTENTION_SHARE
+    for known in known_devices():
+        for name in known.driver_names:
+            if runner.mismatch(Device(type="cuda", capability=known.capability, model=name)) is None:
+                return known.bf16_dense_tflops * ATTENTION_SHARE
     return None

@@ -7,7 +7,7 @@ rank's per iteration. Sums over packs: tflops = sum of FLOPs / sum of the packs'
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from attnspec import stats
 from attnspec.record.entries import Outcome
 from attnspec.record.journal import Journal
-from attnspec.record.rounds import sound_samples, whole_rounds
+from attnspec.record.rounds import packs_of, sound_samples, whole_rounds
 from attnspec.record.schema import Cell, Timing, column_names, to_table
 from attnspec.record.status import Status, check_outcome
 
@@ -121,12 +121,12 @@ def _sound(planned: Cell, samples: pa.Table) -> tuple[Status, str | None, str | 
 
 
 def _numbers(planned: Cell, samples: pa.Table) -> dict[str, Any]:
-    packs = [list(one) for one in _packs(samples, "elapsed_ns", planned.cp_size)]
+    packs = [list(one) for one in packs_of(samples, "elapsed_ns", planned.cp_size)]
     times = [np.concatenate(rounds) for rounds in packs]
     num_packs = len(packs)
     ns_median = sum(map(stats.median, times))
     low, high = stats.block_bootstrap_sum(packs, seed=stats.seed_of(planned.case_id))
-    host = [np.concatenate(list(one)) for one in _packs(samples, "host_ns", planned.cp_size)]
+    host = [np.concatenate(list(one)) for one in packs_of(samples, "host_ns", planned.cp_size)]
     clocks = samples["sm_clock_mhz"].drop_null().to_pylist()
     throttled = samples["throttled"].drop_null().to_pylist()
     numbers = {
@@ -149,19 +149,6 @@ def _numbers(planned: Cell, samples: pa.Table) -> dict[str, Any]:
             "tflops_per_gpu": flops / ns_median / 1e3 / planned.cp_size,
         }
     return numbers
-
-
-def _packs(samples: pa.Table, name: str, num_ranks: int) -> Iterator[Iterator[NDArray[np.int64]]]:
-    """Per pack, per round: the slowest rank's value of each iteration. Nothing where a value is null."""
-    column = samples[name]
-    if column.null_count:
-        return
-    values, packs, rounds = (samples[one].to_numpy() for one in (name, "pack", "round"))
-    for pack in np.unique(packs):
-        mine = packs == pack
-        yield (
-            values[mine & (rounds == number)].reshape(num_ranks, -1).max(axis=0) for number in np.unique(rounds[mine])
-        )
 
 
 def _timing_columns(samples: pa.Table) -> pa.Table:

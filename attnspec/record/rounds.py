@@ -6,7 +6,7 @@ that several attempts hold (a kill came between the files of two ranks) counts o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -70,6 +70,22 @@ def rounds_done(timings: pa.Table, num_ranks: Mapping[str, int]) -> dict[str, di
         if count:
             done.setdefault(key, {})[str(pack)] = count
     return done
+
+
+def packs_of(samples: pa.Table, name: str, num_ranks: int) -> Iterator[Iterator[IntArray]]:
+    """Per pack, per round: the slowest rank's value of each iteration. Nothing where a value is null.
+
+    samples: one case's whole rounds, as `whole_rounds` orders them. name: `elapsed_ns` or `host_ns`.
+    """
+    column = samples[name]
+    if column.null_count:
+        return
+    values, packs, rounds = (samples[one].to_numpy() for one in (name, "pack", "round"))
+    for pack in np.unique(packs):
+        mine = packs == pack
+        yield (
+            values[mine & (rounds == number)].reshape(num_ranks, -1).max(axis=0) for number in np.unique(rounds[mine])
+        )
 
 
 def _codes(column: pa.ChunkedArray, names: Iterable[str]) -> IntArray:

@@ -1,116 +1,115 @@
-"""The page of one or more runs: figures as PNG and SVG, and one plain HTML file that shows them beside the cases."""
+"""The report of one or more runs: figures as PNG and SVG, and one HTML file that needs no other file and no network."""
 
 from __future__ import annotations
 
-import html
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-import pyarrow as pa
-
 from attnspec import plugins
-from attnspec.drawing.look import PASS_TITLES, Drawing, Row, implementation, mask_title
+from attnspec.drawing.cases import Cases, cases_of
+from attnspec.drawing.look import Drawing
+from attnspec.drawing.saving import save
+from attnspec.launch.run_folder import replacing
+from attnspec.report import sections
+from attnspec.report.beside_published import pairs
+from attnspec.report.packs_of_run import packs_of_run
+from attnspec.report.payload import payload, script_json
+from attnspec.report.published import published
 from attnspec.report.run import open_run
-from attnspec.units import format_count
+from attnspec.report.run_facts import RunFacts, run_facts
+from attnspec.report.samples import Series, series_by_case, thinned
+from attnspec.report.verdicts import verdicts
 
-_STYLE = """
-:root { color-scheme: light dark; }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; }
-figure { margin: 2rem 0; } figure img { max-width: 100%; height: auto; background: white; border-radius: 4px; }
-figcaption, .quiet { color: GrayText; font-size: 0.9rem; }
-table { border-collapse: collapse; font-size: 0.85rem; display: block; overflow-x: auto; }
-th, td { padding: 0.25rem 0.6rem; text-align: left; }
-tr { border-bottom: 1px solid color-mix(in srgb, GrayText 30%, transparent); }
-td.number { text-align: right; font-variant-numeric: tabular-nums; }
-"""
+_HERE = Path(__file__).parent
+_SCRIPTS = ("data", "theme", "looks", "tooltip", "bars", "spread", "matrix", "filters", "table", "details", "main")
+_LIBRARY = _HERE / "vendor" / "echarts" / "echarts.min.js"
 
 
-def write_report(run_dirs: Sequence[Path], out_dir: Path) -> Path:
-    """Draw every figure that applies to the runs' cells and write `index.html`; returns its path.
+def write_report(run_dirs: Sequence[Path], out_dir: Path, *, with_published: bool = False) -> Path:
+    """Write `index.html` and draw every figure of the runs' cases beside it; returns the page's path.
 
-    Raises InputError for a folder that is not a run folder.
+    with_published: set the published page's points beside those that match. Raises InputError for a folder that is no
+    run folder, OSError where something cannot be written.
     """
-    cells = pa.concat_tables([open_run(run_dir).cells for run_dir in run_dirs])
+    runs = [(name, open_run(run_dir)) for name, run_dir in _named(run_dirs)]
+    packs = {name: packs_of_run(name, run) for name, run in runs}
+    cases = cases_of(
+        [(name, run.cells) for name, run in runs],
+        published=published().to_pylist() if with_published else (),
+        packs=[one for held, _ in packs.values() for one in held],
+    )
+    drawings = drawings_of(cases)
     figures = out_dir / "figures"
     figures.mkdir(parents=True, exist_ok=True)
-    drawings = [one for name in plugins.names("figures") for one in plugins.load("figures", name).drawings(cells)]
+    samples: dict[tuple[str, str], Series] = {}
+    for name, run in runs:
+        samples |= {(name, case_id): series for case_id, series in series_by_case(run.timings).items()}
+    facts = [run_facts(name, run.place, out_dir, run.provenance, packs[name][1]) for name, run in runs]
+    page = out_dir / "index.html"
+    with replacing(page) as file:
+        for part in page_text(cases, drawings, samples, facts):
+            file.write(part.encode())
     for drawing in drawings:
         save(drawing, figures)
-    page = out_dir / "index.html"
-    page.write_text(_page(cells.to_pylist(), drawings, [path.name for path in run_dirs]), encoding="utf-8")
     return page
 
 
-def save(drawing: Drawing, folder: Path) -> None:
-    """Write one drawing as PNG (200 dpi) and SVG; the SVG's text stays text and its ids are the same every time."""
-    import matplotlib as mpl
+def drawings_of(cases: Cases) -> list[Drawing]:
+    """What all figure plug-ins draw of these cases, each under a file name of its own."""
+    found = [one for name in plugins.names("figures") for one in plugins.load("figures", name).drawings(cases)]
+    taken: dict[str, int] = {}
+    made = []
+    for one in found:
+        taken[one.stem] = taken.get(one.stem, 0) + 1
+        stem = one.stem if taken[one.stem] == 1 else f"{one.stem}_{taken[one.stem]}"
+        made.append(Drawing(stem=stem, title=one.title, caption=one.caption, draw=one.draw))
+    return made
 
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": drawing.stem, "hatch.linewidth": 0.6}):
-        figure = drawing.draw()
-        figure.savefig(folder / f"{drawing.stem}.png", dpi=200)
-        figure.savefig(folder / f"{drawing.stem}.svg", metadata={"Date": None})
 
-
-def _page(rows: Sequence[Row], drawings: Sequence[Drawing], names: Sequence[str]) -> str:
-    title = html.escape(", ".join(names))
-    counts = Counter(row["status"] for row in rows)
-    verdict = ", ".join(f"{count} {status}" for status, count in counts.most_common())
-    body = [f"<h1>{title}</h1>", f"<p>{len(rows)} cases: {html.escape(verdict)}.</p>"]
-    for drawing in drawings:
-        stem, text = html.escape(drawing.stem), html.escape(drawing.caption)
-        body.append(
-            f'<figure><img src="figures/{stem}.svg" alt="{text}" loading="lazy"><figcaption>{text} '
-            f'<a href="figures/{stem}.svg">SVG</a>, <a href="figures/{stem}.png">PNG</a></figcaption></figure>'
-        )
-    body.append(_table(rows))
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{_STYLE}</style></head>\n'
-        "<body>\n" + "\n".join(body) + "\n</body></html>\n"
+def page_text(
+    cases: Cases,
+    drawings: Sequence[Drawing],
+    samples: Mapping[tuple[str, str], Series],
+    facts: Sequence[RunFacts],
+) -> Iterator[str]:
+    """The page in parts: what stands without scripts first, so that a browser shows it before it has read the rest."""
+    rows, said = cases.measured, verdicts(cases.measured)
+    beside = pairs(cases) if cases.published else []
+    title = sections.text(", ".join(run.name for run in facts))
+    yield (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title} - attnspec</title>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        '<link rel="icon" href="data:,">'
+        f"<style>{_asset('page.css')}</style></head>\n<body>\n"
     )
+    yield _asset("head.html").replace("{title}", title)
+    yield sections.overview(rows)
+    yield _asset("filters.html")
+    yield sections.groups(said)
+    yield _asset("charts.html")
+    if cases.published:
+        yield sections.beside_published(beside)
+    yield _asset("cases.html")
+    yield sections.provenance(facts, rows)
+    yield sections.pictures(drawings)
+    yield _asset("foot.html")
+    held = thinned(samples.get((row["run"], row["case_id"])) for row in rows)
+    yield f'<script type="application/json" id="payload">{script_json(payload(rows, said, beside, held))}</script>\n'
+    yield f"<script>{_LIBRARY.read_text(encoding='utf-8')}</script>\n"
+    scripts = "\n".join(_asset(f"{name}.js") for name in _SCRIPTS)
+    yield f'<script>"use strict";\n(() => {{\n{scripts}\n}})();\n</script>\n</body></html>\n'
 
 
-def _table(rows: Sequence[Row]) -> str:
-    head = (
-        "implementation",
-        "mask",
-        "seqlen",
-        "cp_size",
-        "pass",
-        "status",
-        "ms",
-        "TFLOP/s",
-        "95 % interval",
-        "error / bound",
-        "reason",
-    )
-    lines = []
-    for row in rows:
-        ok = row["status"] == "ok"
-        cells = (
-            (implementation(row), False),
-            (mask_title(row["mask"], row["mask_params"]), False),
-            (format_count(row["seqlen"]), True),
-            (str(row["cp_size"]), True),
-            (PASS_TITLES[row["pass"]], False),
-            (row["status"], False),
-            (f"{row['time_ms_median']:.4g}" if ok else "", True),
-            (f"{row['tflops']:.4g}" if ok else "", True),
-            (f"{row['tflops_ci_low']:.4g} to {row['tflops_ci_high']:.4g}" if ok else "", True),
-            (_verified(row), True),
-            (row["reason"] or "", False),
-        )
-        filled = "".join(
-            f'<td class="number">{html.escape(text)}</td>' if number else f"<td>{html.escape(text)}</td>"
-            for text, number in cells
-        )
-        lines.append(f"<tr>{filled}</tr>")
-    header = "".join(f'<th scope="col">{name}</th>' for name in head)
-    return f"<h2>Cases</h2>\n<table><thead><tr>{header}</tr></thead><tbody>\n{chr(10).join(lines)}\n</tbody></table>"
+def _asset(name: str) -> str:
+    return (_HERE / "assets" / name).read_text(encoding="utf-8")
 
 
-def _verified(row: Row) -> str:
-    if row["verified_error"] is None or row["verified_bound"] is None:
-        return ""
-    return f"{row['verified_error']:.3g} / {row['verified_bound']:.3g}"
+def _named(run_dirs: Sequence[Path]) -> list[tuple[str, Path]]:
+    """Each run by its folder's name; folders of one name by as much of their path as tells them apart."""
+    parts = [path.resolve().parts for path in run_dirs]
+    for depth in range(1, max(map(len, parts)) + 1):
+        names = ["/".join(one[-depth:]) for one in parts]
+        if len(set(names)) == len(set(parts)):
+            break
+    return list(dict(zip(names, run_dirs, strict=True)).items())

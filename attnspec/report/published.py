@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
+from attnspec.drawing.page_numbering import PAGE_SHAPE, page_mask_params
 from attnspec.ids import canonical_json
 from attnspec.record.schema import Cell, arrow_schema
 from attnspec.resources import shipped
@@ -19,16 +20,12 @@ from attnspec.resources import shipped
 READING_ERROR_TFLOPS = 0.5
 """How far a value read off a figure may be from what the figure's authors plotted."""
 
-SHAPE = {"batch": 1, "num_heads_q": 64, "num_heads_kv": 8, "head_dim": 128, "dtype": "bfloat16"}
-"""The shape that the page names for all its figures."""
-
 _COLUMNS = (
     *("level", "device", "kernel", "strategy", "mask", "mask_params", "seqlen", "cp_size", "seqlen_per_rank", "pass"),
     *("batch", "num_heads_q", "num_heads_kv", "head_dim", "dtype", "status", "reason", "tflops", "tflops_per_gpu"),
     "source",
 )
 _MARKED = "an X in the figure: not supported, or an error was raised"
-_BLOCK = {"h100": 2048, "b200": 512}  # the page's own scripts differ by device
 
 
 def published_file() -> Path:
@@ -65,7 +62,10 @@ def published() -> pa.Table:
     rows = stored.to_pylist()
     for row in rows:
         per_gpu = row["tflops_per_gpu"]
-        row |= SHAPE | {"source": "published", "mask_params": canonical_json(_mask_params(row["mask"], row["device"]))}
+        row |= PAGE_SHAPE | {
+            "source": "published",
+            "mask_params": canonical_json(page_mask_params(row["mask"], row["device"])),
+        }
         row["seqlen_per_rank"] = row["seqlen"] // row["cp_size"]
         row["tflops"] = None if per_gpu is None else per_gpu * row["cp_size"]
         row["reason"] = None if row["status"] == "ok" else _MARKED
@@ -74,9 +74,3 @@ def published() -> pa.Table:
     return pa.Table.from_pylist(
         rows, schema=pa.schema([*fields, pa.field("figure", pa.int32(), nullable=False, metadata=doc)])
     )
-
-
-def _mask_params(mask: str, device: str) -> dict[str, int]:
-    if mask == "sliding_window_causal":
-        return {"window": 1024}
-    return {"block": _BLOCK[device]} if mask == "varlen_block_causal" else {}

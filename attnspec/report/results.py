@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
-from attnspec.drawing.look import Row, labelled, mask_title, ordered
+from attnspec.drawing.look import Row, labelled, mask_title
+from attnspec.drawing.palette import ordered
 from attnspec.report.published import published
 from attnspec.report.run import OpenedRun, open_run
 from attnspec.report.summary import figure

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
 from typing import Any
+from weakref import finalize
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,6 +19,7 @@ from attnspec.launch.run_folder import RunFolder
 from attnspec.launch.tables import collect_tables
 from attnspec.plan import Plan, compile_plan
 from attnspec.record.schema import Cell, Timing, arrow_schema
+from attnspec.report.archive import unpack
 from attnspec.spec import Spec, load_spec
 from attnspec.support import Device
 
@@ -28,11 +32,18 @@ class OpenedRun:
     """A run folder that is there. Tables and plan are read when first asked for, once."""
 
     folder: RunFolder
+    export: Path | None = None
+    """The file that the folder was unpacked from."""
 
     @property
     def path(self) -> Path:
         """The run folder."""
         return self.folder.path
+
+    @property
+    def place(self) -> Path:
+        """What lasts: the export, else the run folder."""
+        return self.export or self.folder.path
 
     @property
     def cells(self) -> pa.Table:
@@ -100,7 +111,9 @@ def _read(path: Path, row: type) -> pa.Table:
 
 
 def open_run(path: str | Path) -> OpenedRun:
-    """The run in a folder. Raises InputError when it is no run folder."""
+    """The run in a folder, or in a file that `attnspec export` made. Raises InputError when it is neither."""
+    if Path(path).is_file():
+        return _open_export(Path(path))
     folder = RunFolder(Path(path))
     if not folder.path.is_dir():
         raise InputError(f"{path}: no such folder; `attnspec run` makes run folders, by default runs/<spec name>")
@@ -110,3 +123,18 @@ def open_run(path: str | Path) -> OpenedRun:
             f"{path}: no run folder (neither cells.parquet and timings.parquet nor spec.yaml and provenance.json)"
         )
     return OpenedRun(folder)
+
+
+def _open_export(file: Path) -> OpenedRun:
+    """Unpacked into a folder that goes when the run does. It has the export's name, as reports name runs by folders."""
+    unpacked = Path(mkdtemp(prefix="attnspec-"))
+    try:
+        folder = unpacked / (file.stem or "run")
+        folder.mkdir()
+        unpack(file, folder)
+        opened = OpenedRun(open_run(folder).folder, export=file)
+    except BaseException:
+        rmtree(unpacked, ignore_errors=True)
+        raise
+    finalize(opened, rmtree, unpacked, ignore_errors=True)
+    return opened

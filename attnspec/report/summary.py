@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from attnspec.drawing.look import PASS_TITLES, STATUS_MARKS, Row, implementation, labelled, mask_title, ordered
+from attnspec.drawing.look import PASS_TITLES, STATUS_MARKS, Row, implementation, labelled, mask_title
+from attnspec.drawing.palette import ordered
 from attnspec.units import format_count
 
 _Key = tuple[str, str, str, str]
 
 
-def summary_tables(cells: pa.Table) -> Iterator[Group]:
-    """One titled table per level, mask and pass. The fastest of a column is starred; marks stand for other statuses."""
+def summary_tables(cells: pa.Table, *, width: int = 160) -> Iterator[Group]:
+    """One titled table per level, mask and pass; in parts below each other where it is wider than `width` characters.
+
+    The fastest of a column is starred, what cannot be told apart from it (the intervals meet) has a ~; marks stand for
+    other statuses.
+    """
     groups: dict[_Key, list[Row]] = {}
     for row in cells.to_pylist():
         groups.setdefault((row["level"], row["mask"], row["mask_params"], row["pass"]), []).append(row)
@@ -26,38 +32,101 @@ def summary_tables(cells: pa.Table) -> Iterator[Group]:
         unit = "TFLOP/s per GPU, over cp_size" if by_rank else "TFLOP/s, over seqlen"
         title = f"{mask_title(mask, mask_params)}, {PASS_TITLES[pass_]} ({unit})"
         over, metric = ("cp_size", "tflops_per_gpu") if by_rank else ("seqlen", "tflops")
-        yield Group(Text(title, style="bold"), _table(rows, over, metric))
+        yield Group(Text(title, style="bold"), *_tables(rows, over, metric, width))
 
 
-def _table(rows: Sequence[Row], over: str, metric: str) -> Table:
-    table = Table()
+def _tables(rows: Sequence[Row], over: str, metric: str, width: int) -> Iterator[Table]:
     columns = sorted({row[over] for row in rows})
     held = {}
     for label, row in labelled(rows):
         sizes = f", {format_count(row['seqlen_per_rank'])}/rank" if row["level"] == "distributed" else ""
         held[label + sizes, row[over]] = row
     labels = ordered(label for label, _ in held)
-    table.add_column("")
-    for column in columns:
-        table.add_column(format_count(column) if over == "seqlen" else str(column), justify="right")
-    best = {
-        column: max((row[metric] for row in rows if row[over] == column and row[metric] is not None), default=None)
+    best = {column: _best([row for row in rows if row[over] == column], metric) for column in columns}
+    heads = [format_count(column) if over == "seqlen" else str(column) for column in columns]
+    entries = {
+        (label, column): _entry(held.get((label, column)), metric, best[column])
+        for label in labels
         for column in columns
     }
-    for label in labels:
-        table.add_row(label, *(_entry(held.get((label, column)), metric, best[column]) for column in columns))
-    return table
+    widths = [
+        max([len(head), *(entries[label, column].cell_len for label in labels)]) + _BORDER
+        for head, column in zip(heads, columns, strict=True)
+    ]
+    room = max(width - min(max(map(len, labels)), width // 2) - _BORDER - 1, 1)
+    for part in _parts(widths, room):
+        table = Table()
+        table.add_column("", overflow="fold")
+        for place in part:
+            table.add_column(heads[place], justify="right", no_wrap=True)
+        for label in labels:
+            table.add_row(label, *(entries[label, columns[place]] for place in part))
+        yield table
 
 
-def _entry(row: Row | None, metric: str, best: float | None) -> Text:
+_BORDER = 3
+"""Characters between columns: a line and a space on either side."""
+
+
+def _parts(widths: Sequence[int], room: int) -> Iterator[list[int]]:
+    """Places of columns that fit side by side.
+
+    >>> list(_parts([5, 5, 5], 10)), list(_parts([20], 10))
+    ([[0, 1], [2]], [[0]])
+    """
+    part: list[int] = []
+    for place, width in enumerate(widths):
+        if part and sum(widths[one] for one in part) + width > room:
+            yield part
+            part = []
+        part.append(place)
+    yield part
+
+
+def _best(rows: Iterable[Row], metric: str) -> Row | None:
+    return max((row for row in rows if row[metric] is not None), key=lambda row: float(row[metric]), default=None)
+
+
+def _entry(row: Row | None, metric: str, best: Row | None) -> Text:
     if row is None:
         return Text("")
     if row["status"] != "ok":
         return Text(STATUS_MARKS[row["status"]], style="dim" if row["status"] in ("skipped", "unsupported") else "red")
     value = row[metric]
-    if value is None:
+    if value is None or best is None:
         return Text("ok")
-    return Text(f"{figure(value)}*", style="bold green") if value == best else Text(f"{figure(value)} ")
+    if value == best[metric]:
+        return Text(f"{figure(value)}*", style="bold green")
+    return Text(f"{figure(value)}{'~' if _meets(row, best) else ' '}")
+
+
+def _meets(row: Row, best: Row) -> bool:
+    """Whether a row's interval reaches the best one's; both share level, mask, length, pass and number of ranks."""
+    high, low = row["tflops_ci_high"], best["tflops_ci_low"]
+    return high is not None and low is not None and high >= low
+
+
+def winners(rows: Iterable[Row]) -> list[str]:
+    """Who is fastest how often, on one line; nothing where no two implementations measured the same.
+
+    >>> one = {"level": "kernel", "mask": "full", "mask_params": "{}", "seqlen": 64, "cp_size": 1}
+    >>> one |= {"seqlen_per_rank": 64, "pass": "fwd", "status": "ok", "strategy": None, "backend": None}
+    >>> winners([{**one, "kernel": "fa3", "tflops": 2.0}, {**one, "kernel": "sdpa", "tflops": 1.0}])
+    ['fastest, of 1 comparison: fa3 1']
+    """
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        if row["status"] == "ok" and row["tflops"] is not None:
+            groups.setdefault(tuple(row[name] for name in _COMPARABLE), []).append(row)
+    contests = [held for held in groups.values() if len({implementation(row) for row in held}) > 1]
+    counts = Counter(implementation(max(held, key=lambda row: float(row["tflops"]))) for held in contests)
+    if not counts:
+        return []
+    told = ", ".join(f"{who} {count}" for who, count in counts.most_common())
+    return [f"fastest, of {len(contests)} comparison{'' if len(contests) == 1 else 's'}: {told}"]
+
+
+_COMPARABLE = ("level", "mask", "mask_params", "seqlen", "cp_size", "seqlen_per_rank", "pass")
 
 
 def figure(value: float) -> str:

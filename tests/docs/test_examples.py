@@ -1,4 +1,4 @@
-"""The examples of the documentation run, and the three tools give one answer."""
+"""The examples of the documentation run, and the three tools give one answer to every question."""
 
 from __future__ import annotations
 
@@ -9,45 +9,68 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-COLUMNS = ["mask", "seqlen", "pass", "implementation", "tflops", "lead"]
+TOOLS = ["DuckDB", "Polars", "pandas"]
 
 
-def examples(page: str) -> dict[str, str]:
-    """Python blocks of a page by the heading above them."""
-    found = re.findall(r"^## ([^\n]+)\n(.*?)```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
-    return {heading: code for heading, _, code in found}
+def questions() -> dict[str, dict[str, str]]:
+    """question -> tool -> Python."""
+    page = (ROOT / "docs/analysis.md").read_text()
+    found: dict[str, dict[str, str]] = {}
+    for question, text in re.findall(r"^## ([^\n]+\?)\n(.*?)(?=^## |\Z)", page, re.DOTALL | re.MULTILINE):
+        found[question] = dict(re.findall(r"^### (\w+)\n.*?```python\n(.*?)```", text, re.DOTALL | re.MULTILINE))
+    return found
 
 
-def rows(answer) -> list[tuple]:
+def table(answer) -> tuple[list[str], list[tuple]]:
+    """Column names and rows of any of the three tools' tables."""
     if hasattr(answer, "fetchall"):
-        return answer.fetchall()
-    return (
-        list(answer[COLUMNS].itertuples(index=False, name=None))
-        if hasattr(answer, "itertuples")
-        else answer.select(COLUMNS).rows()
-    )
+        return answer.columns, answer.fetchall()
+    if hasattr(answer, "itertuples"):
+        return list(answer.columns), list(answer.itertuples(index=False, name=None))
+    return answer.columns, answer.rows()
 
 
-def number(found: list[tuple], column: int) -> list[float]:
-    """A column of numbers; a kernel without a runner-up has no lead, which the tools spell differently."""
-    return [math.nan if row[column] is None else row[column] for row in found]
+def numbers(row: tuple) -> list[float]:
+    """What is no text; no runner-up, say, gives null or NaN, as the tool spells it."""
+    return [math.nan if value is None else value for value in row if not isinstance(value, str)]
 
 
-def test_duckdb_polars_and_pandas_agree(monkeypatch, capsys):
+def texts(row: tuple) -> list[str]:
+    return [value for value in row if isinstance(value, str)]
+
+
+def test_there_are_three_questions_with_three_answers_each():
+    assert [list(tools) for tools in questions().values()] == [TOOLS] * 3
+
+
+@pytest.mark.parametrize("question", questions())
+def test_duckdb_polars_and_pandas_agree(question, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
-    answers = {}
-    for tool, code in examples("docs/analysis.md").items():
+    answers = []
+    for tool, code in questions()[question].items():
         scope: dict = {}
         exec(compile(code, f"docs/analysis.md {tool}", "exec"), scope)
-        answers[tool] = rows(scope["answer"])
-    assert set(answers) == {"DuckDB", "Polars", "pandas"}
-    first = answers["DuckDB"]
+        answers.append(table(scope["answer"]))
+    (columns, first), *others = answers
     assert len(first) > 5
-    for other in answers.values():
-        assert [row[:4] for row in other] == [row[:4] for row in first]
-        for column in (4, 5):
-            assert number(other, column) == pytest.approx(number(first, column), nan_ok=True)
-    leads = number(first, 5)
+    for names, rows in others:
+        assert names == columns
+        assert [texts(row) for row in rows] == [texts(row) for row in first]
+        for row, expected in zip(rows, first, strict=True):
+            assert numbers(row) == pytest.approx(numbers(expected), nan_ok=True)
+    assert columns[-1] in capsys.readouterr().out
+
+
+def test_answers_make_sense(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    found = {}
+    for question, tools in questions().items():
+        scope: dict = {}
+        exec(compile(tools["DuckDB"], question, "exec"), scope)
+        found[question] = table(scope["answer"])[1]
+    fastest, unsteady, earned = found.values()
+    leads = [row[5] for row in fastest if row[5] is not None]
     assert any(lead > 1 for lead in leads)
     assert not any(lead < 1 for lead in leads)
-    assert "implementation" in capsys.readouterr().out
+    assert all(spread > 0.08 and -1 <= follows <= 1 for *_, spread, follows in unsteady)
+    assert all(calls > 0 for *_, calls in earned)

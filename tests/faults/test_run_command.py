@@ -45,7 +45,7 @@ def no_page(monkeypatch: pytest.MonkeyPatch) -> None:
     """No page is drawn: that takes seconds, and one test looks at it."""
     from attnspec.report import page
 
-    monkeypatch.setattr(page, "write_report", lambda runs, out: out / "index.html")
+    monkeypatch.setattr(page, "write_report", lambda runs, out, **_: out / "index.html")
 
 
 def run(*options: str) -> int:

@@ -191,7 +191,7 @@ def test_an_interrupt_that_no_signal_made_goes_on() -> None:
 def test_a_page_that_cannot_be_written_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[AttnspecError], code: int
 ) -> None:
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(page, "write_report", refuse)

@@ -1,97 +1,160 @@
-"""Figures and the page: every case is on them, whatever its status."""
+"""Throughput figures: every case is on them, whatever its status."""
 
 from __future__ import annotations
 
 import itertools
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import pytest
+from report_cells import cases, cell
 
-from attnspec import plugins
-from attnspec.drawing.look import STATUS_MARKS, implementation, looks, ordered
+from attnspec.drawing.cases import Cases, cases_of
+from attnspec.drawing.look import STATUS_MARKS, implementation, labelled
+from attnspec.drawing.saving import save
 from attnspec.figures.throughput_by_seqlen import drawings
-from attnspec.record.schema import Cell, to_table
-from attnspec.record.status import REASON_CODES, Status
-from attnspec.report.page import save
+from attnspec.record.status import Status
+from attnspec.report.published import published
 
 
-def cells(**changes):
-    rows = []
+def cells(**changes) -> list:
+    """Every status, three kernels, three lengths."""
     statuses = itertools.cycle(Status)
-    for kernel, backend, seqlen in itertools.product(
-        ("sdpa", "flex", "flex", "fa4"), (None, "TRITON"), (1024, 2048, 1000)
-    ):
-        status = next(statuses)
-        ok = status is Status.OK
-        rows.append(
-            Cell(
-                **{
-                    "case_id": f"{kernel}{seqlen}", "level": "kernel", "kernel": kernel, "backend": backend, "mask": "causal",
-                    "mask_params": "{}", "seqlen": seqlen, "cp_size": 1, "seqlen_per_rank": seqlen, "env": "{}", "pass_": "fwd",
-                    "batch": 1, "num_heads_q": 8, "num_heads_kv": 2, "head_dim": 64, "dtype": "bfloat16", "num_packs": 1,
-                    "status": str(status), "reason_code": None if ok else REASON_CODES[status][0], "reason": None if ok else "<why> & why",
-                    "tflops": 1.5 if ok else None, "tflops_ci_low": 1.4 if ok else None, "tflops_ci_high": 1.6 if ok else None,
-                    "time_ms_median": 1.0 if ok else None, "source": "measured", "device": "NVIDIA <H200>", **changes,
-                }
-            )
-        )  # fmt: skip
-    return to_table(Cell, rows)
+    return [
+        cell(kernel, seqlen, 1.5, str(next(statuses)), backend=backend, device="NVIDIA <H200>", num_heads_q=8, num_heads_kv=2, **changes)
+        for kernel, backend, seqlen in itertools.product(("sdpa", "flex", "fa4"), (None, "TRITON"), (1024, 2048, 1000))
+    ]  # fmt: skip
+
+
+def svg_text(drawing, folder: Path) -> str:
+    save(drawing, folder)
+    assert (folder / f"{drawing.stem}.png").read_bytes().startswith(b"\x89PNG")
+    return "".join(ET.fromstring((folder / f"{drawing.stem}.svg").read_bytes()).itertext())
 
 
 def test_every_status_has_a_mark():
     assert set(STATUS_MARKS) == {str(status) for status in Status} - {"ok"}
 
 
-def test_an_svg_shows_every_implementation_and_mark(tmp_path):
-    (drawing,) = drawings(cells())
-    save(drawing, tmp_path)
-    text = "".join(ET.fromstring((tmp_path / f"{drawing.stem}.svg").read_bytes()).itertext())
+def test_an_svg_shows_every_implementation_mark_and_reason(tmp_path):
+    (drawing,) = drawings(cases(*cells()))
+    text = svg_text(drawing, tmp_path)
     for word in ("flex TRITON", "fa4", "sdpa", "1K", "2K", "1000", "Causal, forward", "NVIDIA <H200>", "heads 8:2"):
         assert word in text
     assert all(mark in text for mark in STATUS_MARKS.values())
-    assert (tmp_path / f"{drawing.stem}.png").read_bytes().startswith(b"\x89PNG")
+    assert "sdpa TRITON: why it is " in text
+
+
+def test_pictures_carry_their_caption(tmp_path):
+    (drawing,) = drawings(cases(cell(mask="full")))
+    save(drawing, tmp_path)
+    for suffix in ("svg", "png"):
+        assert b"Corresponds to figure 20 of the published page" in (tmp_path / f"{drawing.stem}.{suffix}").read_bytes()
 
 
 def test_the_same_cells_give_the_same_svg(tmp_path):
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
-        save(drawings(cells())[0], tmp_path / folder)
+        save(drawings(cases(*cells()))[0], tmp_path / folder)
     one, other = (next((tmp_path / folder).glob("*.svg")).read_bytes() for folder in ("a", "b"))
     assert one == other
 
 
-def test_masks_passes_and_devices_are_apart():
-    assert len(drawings(cells())) == 1
-    table = to_table(Cell, [])
-    assert drawings(table) == []
-    import pyarrow as pa
-
-    mixed = pa.concat_tables([cells(), cells(pass_="bwd"), cells(mask="full"), cells(device="NVIDIA B200")])
-    stems = [drawing.stem for drawing in drawings(mixed)]
-    assert len(stems) == len(set(stems)) == 4
+def test_masks_passes_shapes_and_devices_are_apart():
+    assert drawings(cases()) == []
+    mixed = [
+        *(cell(), cell(pass_="bwd"), cell(mask="full"), cell(device="NVIDIA B200"), cell(head_dim=64)),
+        *(cell(mask="sliding_window_causal", mask_params=f'{{"window":{size}}}') for size in (512, 1024)),
+    ]
+    assert len(drawings(cases(*mixed))) == 7
 
 
 def test_bars_of_height_zero_have_an_axis():
     """An empty mask takes time and computes nothing."""
-    (drawing,) = drawings(cells(tflops=0.0, tflops_ci_low=0.0, tflops_ci_high=0.0, status="ok", reason_code=None))
+    zero = cell(tflops=1.0)
+    (drawing,) = drawings(
+        cases(cell(tflops=0.0, tflops_ci_low=0.0, tflops_ci_high=0.0, time_ms_median=zero.time_ms_median))
+    )
     assert drawing.draw().axes[0].get_ylim() == (0, pytest.approx(1.12))
 
 
 def test_cases_that_no_worker_saw_stand_beside_the_others():
-    import pyarrow as pa
-
-    mixed = pa.concat_tables([cells(), cells(device=None, status="skipped", reason_code="not_run", tflops=None)])
-    assert len(drawings(mixed)) == 1
+    left_out = [cell("fa3", seqlen, status="skipped", device=None) for seqlen in (1024, 2048)]
+    assert len(drawings(cases(*cells(), *left_out))) == 1
 
 
-def test_a_family_keeps_its_colour_and_members_differ():
-    alone, crowd = looks(["flex TRITON"]), looks(ordered(["fa4", "flex FLASH", "flex TRITON", "new_kernel"]))
-    assert alone["flex TRITON"].colour == crowd["flex TRITON"].colour == crowd["flex FLASH"].colour
-    assert (crowd["flex TRITON"].hatch, crowd["flex TRITON"].marker) != (
-        crowd["flex FLASH"].hatch,
-        crowd["flex FLASH"].marker,
+def test_a_picture_of_marks_alone_needs_a_whole_run():
+    marks = [cell(status="unsupported"), cell("flex", status="unsupported")]
+    assert len(drawings(cases(*marks))) == 1
+    assert drawings(cases(*marks, cell("fa3", status="skipped"))) == []
+
+
+def test_a_picture_without_any_ok_case_says_so(tmp_path):
+    (drawing,) = drawings(cases(cell(status="oom"), cell("flex", status="unsupported")))
+    text = svg_text(drawing, tmp_path)
+    assert "no case of this picture is ok" in text
+    assert "why it is oom" in text and "why it is unsupported" in text
+
+
+def test_the_second_axis_counts_the_devices_peak():
+    (drawing,) = drawings(cases(cell(tflops=494.7)))
+    bars, share = drawing.draw().axes
+    assert share.get_ylim()[1] == pytest.approx(bars.get_ylim()[1] / 989.4 * 100)
+    for other in (cell(dtype="float32"), cell(device="Some CPU")):
+        (drawing,) = drawings(cases(other))
+        assert len(drawing.draw().axes) == 1
+
+
+def test_many_bars_stand_in_strips():
+    lengths = [1024 * 2**step for step in range(7)]
+    (drawing,) = drawings(cases(*(cell("sdpa", size, backend=f"b{part}") for size in lengths for part in range(16))))
+    strips = [axes for axes in drawing.draw().axes if axes.get_ylabel() == "TFLOP/s"]
+    shown = [tick.get_text() for axes in strips for tick in axes.get_xticklabels()]
+    assert shown == ["1K", "2K", "4K", "8K", "16K", "32K", "64K"]
+    assert len(strips) == 2
+    assert drawing.draw().get_figwidth() == 7.16
+
+
+def test_captions_name_the_figure_of_the_page():
+    def caption(**changes) -> str:
+        return drawings(cases(cell(**changes)))[0].caption
+
+    assert caption(device="NVIDIA H100 80GB HBM3", mask="full").endswith(
+        "Corresponds to figure 20 of the published page."
     )
-    assert len({look.colour for look in looks(plugins.names("kernels")).values()}) >= 9
+    assert caption(mask="full", pass_="bwd").endswith("Corresponds to figure 21 of the published page (there on H100).")
+    assert caption(head_dim=64).endswith("figure 22 of the published page (there on H100, another shape).")
+    assert "Corresponds" not in caption(mask="sliding_window_causal", mask_params='{"window":512}')
+    assert "Corresponds" not in caption(device="Some CPU")
+
+
+def test_published_points_stand_where_everything_matches():
+    def diamonds(**changes) -> int:
+        held = cases(cell("fa3", 8192, mask="full", **changes), published=published().to_pylist())
+        axes = drawings(held)[0].draw().axes[0]
+        return sum(line.get_marker() == "d" for line in axes.get_lines())
+
+    assert diamonds() == 1
+    assert diamonds(status="unsupported") == 1
+    for other in ({"seqlen_per_rank": 1, "head_dim": 64}, {"device": "NVIDIA A100-SXM4-40GB"}, {"dtype": "float16"}):
+        assert diamonds(**other) == 0
+    both = [cell("fa3", 8192, mask="full", provider=name, backend=None) for name in ("xformers", "flash-attn-3")]
+    both[1] = cell("fa3", 8192, mask="full", provider="flash-attn-3", status="unsupported", case_id="other")
+    axes = drawings(cases(*both, published=published().to_pylist()))[0].draw().axes[0]
+    assert sum(line.get_marker() == "d" for line in axes.get_lines()) == 1
+
+
+def test_hostile_names_are_drawn(tmp_path):
+    names = ("$\\frac{", "<script>alert(1)</script>", "a\x00b\x1b[31m", "\ud800", "x" * 300, "日本語")
+    rows = [
+        cell("fa2", 1024 + index, backend=name, case_id=str(index))
+        for index, name in enumerate(names)
+        if name != "\ud800"
+    ]
+    rows += [cell("fa3", status="error", reason="$\\bad{ \x00 <b>\n second")]
+    (drawing,) = drawings(cases(*rows))
+    text = svg_text(drawing, tmp_path)
+    assert "<script>alert(1)</script>" in text and "$\\frac{" in text
 
 
 @pytest.mark.parametrize(
@@ -105,13 +168,40 @@ def test_labels(row, label):
     assert implementation(row) == label
 
 
-def test_what_was_left_out_of_a_run_is_not_drawn(tmp_path):
-    import pyarrow as pa
+def test_what_tells_labels_apart_is_named():
+    ran = {"kernel": "fa3", "strategy": None, "backend": None, "provider": "xformers", "mesh": None, "env": "{}"}
+    tuned = {**ran, "strategy": "magi_attn_native", "env": '{"CUDA_DEVICE_MAX_CONNECTIONS":"8"}'}
+    rows = [ran, {**ran, "provider": "flash-attn-3"}, tuned, {**tuned, "env": "{}"}]
+    assert [label for label, _ in labelled(rows)] == [
+        *("fa3 (xformers)", "fa3 (flash-attn-3)"),
+        *("magi_attn_native (fa3, CUDA_DEVICE_MAX_CONNECTIONS 8)", "magi_attn_native (fa3)"),
+    ]
 
-    left_out = cells(kernel="left_out", status="skipped", reason_code="not_run", tflops=None, seqlen=4096)
-    (drawing,) = drawings(pa.concat_tables([cells(), left_out]))
-    save(drawing, tmp_path)
-    text = "".join(ET.fromstring((tmp_path / f"{drawing.stem}.svg").read_bytes()).itertext())
+
+def two_runs(one: list, other: list) -> Cases:
+    from report_cells import table
+
+    return cases_of([("before", table(*one)), ("after", table(*other))])
+
+
+def test_one_case_in_two_runs_is_two_lines():
+    held = two_runs([cell(), cell("flex")], [cell(tflops=50.0)])
+    assert [row["label"] for row in held.measured] == ["sdpa (before)", "flex", "sdpa (after)"]
+    assert [row["label"] for row in two_runs([cell()], [cell(device="NVIDIA B200")]).measured] == ["sdpa", "sdpa"]
+
+
+def test_a_case_that_one_run_left_out_stands_once():
+    held = two_runs([cell(), cell("flex", status="skipped")], [cell(status="skipped"), cell("flex")])
+    assert [(row["run"], row["label"], row["status"]) for row in held.measured] == [
+        ("before", "sdpa", "ok"),
+        ("after", "flex", "ok"),
+    ]
+
+
+def test_what_was_left_out_of_a_run_is_not_drawn(tmp_path):
+    left_out = cell("left_out", 4096, status="skipped", device="NVIDIA <H200>", num_heads_q=8, num_heads_kv=2)
+    (drawing,) = drawings(cases(*cells(), left_out))
+    text = svg_text(drawing, tmp_path)
     assert "sdpa" in text
     assert "left_out" not in text
     assert "4K" not in text

@@ -4,50 +4,38 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 
-import pyarrow as pa
 import pytest
+from report_cells import cases, cell
 
 from attnspec import plugins
-from attnspec.figures.throughput_by_cp_size import _bars, drawings
-from attnspec.record.schema import Cell, to_table
-from attnspec.report.page import save
+from attnspec.drawing.saving import save
+from attnspec.drawing.throughput import bars
+from attnspec.figures.throughput_by_cp_size import drawings
 
 
 def row(strategy, cp_size, status="ok", tflops=800.0, per_rank=8192, **changes):
-    ok = status == "ok"
-    values = {
-        "case_id": f"{strategy} {cp_size} {per_rank}", "level": "distributed", "kernel": "fa3", "strategy": strategy, "mask": "varlen_full",
-        "mask_params": "{}", "seqlen": cp_size * per_rank, "cp_size": cp_size, "seqlen_per_rank": per_rank, "env": "{}", "pass_": "fwd",
-        "batch": 1, "num_heads_q": 64, "num_heads_kv": 8, "head_dim": 128, "dtype": "bfloat16", "num_packs": 20, "mesh": f'{{"ring_degree":{cp_size}}}',
-        "status": status, "reason_code": None if ok else "mesh", "reason": None if ok else "why", "source": "measured", "device": "H100",
-        "tflops": tflops if ok else None, "tflops_per_gpu": tflops / cp_size if ok else None,
-        "tflops_ci_low": tflops * 0.9 if ok else None, "tflops_ci_high": tflops * 1.1 if ok else None,
-    }  # fmt: skip
-    return Cell(**values | changes)
-
-
-def table(*rows):
-    return to_table(Cell, rows)
+    given = {"mask": "varlen_full", "device": "H100", "num_packs": 20, "mesh": f'{{"ring_degree":{cp_size}}}'}
+    return cell("fa3", cp_size * per_rank, tflops, status, strategy=strategy, cp_size=cp_size, **(given | changes))
 
 
 def test_bars_are_per_gpu_and_degrees_make_no_line_of_their_own():
-    cells = table(*(row(name, size) for name in ("ring_p2p", "usp") for size in (8, 16, 32)))
-    bars = _bars(cells.to_pylist(), "cp_size")
-    assert {bar.label for bar in bars} == {"ring_p2p (fa3)", "usp (fa3)"}
-    first = next(bar for bar in bars if bar.x == 16)
-    assert (first.height, first.low, first.high) == pytest.approx((50, 45, 55))
+    made = bars(
+        cases(*(row(name, size) for name in ("ring_p2p", "usp") for size in (8, 16, 32))).measured, "cp_size", {}
+    )
+    assert {bar.label for bar in made} == {"ring_p2p (fa3)", "usp (fa3)"}
+    first = next(bar for bar in made if bar.x == 16)
+    assert (first.height, first.low, first.high) == pytest.approx((50, 49.5, 50.5))
 
 
 def test_two_cases_of_one_position_are_told_apart():
-    cells = table(row("loongtrain", 16, mesh='{"window":1}'), row("loongtrain", 16, mesh='{"window":2}'))
-    assert [bar.label for bar in _bars(cells.to_pylist(), "cp_size")] == [
-        'loongtrain (fa3), {"window":1}',
-        'loongtrain (fa3), {"window":2}',
-    ]
+    held = cases(
+        row("loongtrain", 16, mesh='{"window":1}'), row("loongtrain", 16, mesh='{"window":2}', case_id="other")
+    )
+    assert [one["label"] for one in held.measured] == ["loongtrain (fa3, window 1)", "loongtrain (fa3, window 2)"]
 
 
 def test_a_picture_per_mask_pass_and_tokens_per_rank(tmp_path):
-    cells = table(
+    cells = cases(
         *(row("ulysses", size, per_rank=share) for size in (8, 16) for share in (8192, 16384)),
         row("ring_p2p", 8, status="unsupported", device=None, backend=None),
         row("ulysses", 8, pass_="bwd"),
@@ -69,7 +57,7 @@ def test_a_picture_per_mask_pass_and_tokens_per_rank(tmp_path):
 
 
 def test_one_number_of_ranks_is_drawn_over_tokens_per_rank():
-    cells = table(*(row("ulysses", 2, per_rank=share) for share in (8192, 16384, 32768)))
+    cells = cases(*(row("ulysses", 2, per_rank=share) for share in (8192, 16384, 32768)))
     (one,) = drawings(cells)
     axes = one.draw().axes[0]
     assert [label.get_text() for label in axes.get_xticklabels()] == ["8K", "16K", "32K"]
@@ -77,8 +65,14 @@ def test_one_number_of_ranks_is_drawn_over_tokens_per_rank():
 
 
 def test_kernel_cases_are_not_drawn():
-    kernel = row(None, 1, level="kernel")
-    assert drawings(table(kernel)) == []
+    kernel = cell("fa3")
+    assert drawings(cases(kernel)) == []
     assert "throughput_by_cp_size" in plugins.names("figures")
-    both = pa.concat_tables([table(kernel), table(row("usp", 8))])
-    assert len(drawings(both)) == 1
+    assert len(drawings(cases(kernel, row("usp", 8)))) == 1
+
+
+def test_captions_name_the_figure_of_the_page():
+    (one,) = drawings(cases(row("usp", 8, device="NVIDIA H100 80GB HBM3", seqlen_per_rank=8192)))
+    assert one.caption.endswith("Corresponds to figure 48 of the published page.")
+    (other,) = drawings(cases(row("usp", 8, per_rank=16384, device="NVIDIA H200", pass_="bwd")))
+    assert other.caption.endswith("figure 49 of the published page (there on H100, other tokens per GPU).")

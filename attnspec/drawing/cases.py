@@ -1,0 +1,111 @@
+"""What figures are drawn from: rows of runs, labelled once for all pictures, and the packs that they ran on.
+
+A row is a row of `cells.parquet` with these keys beside its columns: `label`, `run`, `device` (a case that never
+reached a device belongs to its run's only one), `density` (allowed share of all pairs), `efficiency` (share of the
+device's bf16 peak, per GPU; only 16-bit types, only devices with a known peak).
+"""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from attnspec.drawing.look import Row, labelled
+from attnspec.launch.known_devices import KnownDevice, known_device
+from attnspec.sample.lengths import Lengths
+
+NO_DEVICE = "no device"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Packs:
+    """The packs of one sample of one run, and what they were drawn from. lengths: document lengths, int64, per pack."""
+
+    run: str
+    lengths: Lengths
+    seqlen: int
+    max_length: int
+    seed: int
+    packs: Sequence[NDArray[np.int64]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Cases:
+    """measured: rows of runs, predicted ones included. published: rows of the published page, where asked for."""
+
+    measured: Sequence[Row]
+    published: Sequence[Row] = ()
+    packs: Sequence[Packs] = ()
+
+
+def cases_of(
+    tables: Iterable[tuple[str, pa.Table]], *, published: Sequence[Row] = (), packs: Sequence[Packs] = ()
+) -> Cases:
+    """Cases of named runs. A case that one run left out and another has stands once, as the other has it."""
+    rows: list[dict[str, Any]] = []
+    for run, table in tables:
+        held = table.to_pylist()
+        devices = {row["device"] for row in held} - {None}
+        only = devices.pop() if len(devices) == 1 else NO_DEVICE
+        rows += [row | {"run": plain(run), "device": plain(row["device"] or only)} for row in held]
+    ran = {row["case_id"] for row in rows if row["status"] != "skipped"}
+    rows = [row for row in rows if row["status"] != "skipped" or row["case_id"] not in ran]
+    return Cases(
+        measured=[{**row, **_derived(row), "label": plain(label)} for label, row in labelled(rows)],
+        published=published,
+        packs=packs,
+    )
+
+
+def peak_of(row: Row) -> KnownDevice | None:
+    """The device whose bf16 peak a row may be held against; None for other types and unknown devices."""
+    return known_device(row["device"]) if row["dtype"] in ("bfloat16", "float16") else None
+
+
+def plain(text: str) -> str:
+    """Text that any picture can show: control characters, lone surrogates and newlines become a visible sign.
+
+    >>> plain("fa\\x00 two\\nlines")
+    'fa\\ufffd two\\ufffdlines'
+    """
+    if text.isprintable():
+        return text
+    return "".join("\ufffd" if unicodedata.category(one)[0] == "C" or one in "\u2028\u2029" else one for one in text)
+
+
+def by_picture(rows: Iterable[Row], *keys: str) -> dict[tuple[Any, ...], list[Row]]:
+    """Rows by the values of some columns, in the order of their first appearance."""
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[key] for key in keys), []).append(row)
+    return groups
+
+
+def slug(*parts: Any) -> str:
+    """A file name's stem from any texts; may be the same for different ones.
+
+    >>> slug("kernel", "NVIDIA H200", None, '{"window":1024}')
+    'kernel_nvidia_h200_window_1024'
+    """
+    texts = [str(part).lower() for part in parts if part not in (None, "", "{}")]
+    words = "".join(one if one.isascii() and one.isalnum() else " " for one in " ".join(texts)).split()
+    return "_".join(words)[:120] or "figure"
+
+
+def _derived(row: Mapping[str, Any]) -> dict[str, float | None]:
+    density = None
+    if row["mask_area"] is not None:
+        seqlen_k = json.loads(row["mask_params"]).get("seqlen_k", row["seqlen"])
+        pairs = row["seqlen"] * seqlen_k * row["num_packs"]
+        density = row["mask_area"] / pairs if pairs else None
+    peak = peak_of(row)
+    reached = row["tflops_per_gpu"]
+    efficiency = None if peak is None or reached is None else reached / peak.bf16_dense_tflops
+    return {"density": density, "efficiency": efficiency}

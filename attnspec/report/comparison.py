@@ -1,0 +1,301 @@
+"""Two runs held against each other, case by case: what became slower, faster, stayed the same, or cannot be told.
+
+docs/adr/0006-comparing-runs.md says why verdicts are what they are.
+"""
+
+from __future__ import annotations
+
+import filecmp
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from attnspec.drawing.look import PASS_TITLES, implementation, mask_title
+from attnspec.errors import InputError
+from attnspec.launch.provenance import differences
+from attnspec.record.rounds import packs_of
+from attnspec.record.status import Status
+from attnspec.report.environment import environment
+from attnspec.report.ratios import Ratio, case_time, ratios
+from attnspec.report.run import OpenedRun, open_run
+from attnspec.report.run_drift import drift_notes
+from attnspec.stats import median
+from attnspec.units import format_count
+
+THRESHOLD = 0.03
+"""Smaller changes than this are nobody's alarm: two runs on one machine may differ by 1 or 2 percent."""
+
+ASKED = (
+    *("level", "kernel", "strategy", "mask", "mask_params", "seqlen", "cp_size", "env", "pass", "batch"),
+    *("num_heads_q", "num_heads_kv", "head_dim", "dtype", "num_packs"),
+)
+"""Columns that the spec decides."""
+COUNTED = ("mask_area", "flops")
+"""Columns that follow from the packs; null where nothing was sampled."""
+
+Row = Mapping[str, Any]
+Packs = list[list[NDArray[np.int64]]]
+
+
+class Verdict(StrEnum):
+    """Of one case. Only `slower` is a regression."""
+
+    SAME = "same"
+    FASTER = "faster"
+    SLOWER = "slower"
+    AMBIGUOUS = "ambiguous"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """A case that both runs measured. ratio: NEW's time over BASE's, its high infinite where nothing bounds it."""
+
+    case_id: str
+    title: str
+    base_ms: float
+    new_ms: float
+    ratio: Ratio
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A case that is ok in one run only. status and reason are of the other run."""
+
+    case_id: str
+    title: str
+    status: str
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What came out. broken: ok in BASE, tried and not ok in NEW. mended: the other way round.
+
+    not_run: ok in one run and not tried in the other. only_base, only_new: cases that the other run's spec lacks.
+    environment: one line per difference. notes: sentences on what else may have moved the times.
+    """
+
+    base: str
+    new: str
+    threshold: float
+    pairs: Sequence[Pair]
+    broken: Sequence[Change]
+    mended: Sequence[Change]
+    not_run: int
+    only_base: int
+    only_new: int
+    environment: Sequence[str]
+    notes: Sequence[str]
+
+    @property
+    def regressions(self) -> int:
+        """Cases that are slower or broken."""
+        return sum(pair.verdict is Verdict.SLOWER for pair in self.pairs) + len(self.broken)
+
+    @property
+    def exit_code(self) -> int:
+        """1 with a regression, else 0."""
+        return 1 if self.regressions else 0
+
+
+def compare_runs(base_dir: str | Path, new_dir: str | Path, *, threshold: float = THRESHOLD) -> Comparison:
+    """Compare two run folders (or exports of runs).
+
+    Raises InputError where they did not measure the same: shapes, masks or packs of a case differ, or no case is in
+    both.
+    """
+    base, new = open_run(base_dir), open_run(new_dir)
+    held, other = _measured(base), _measured(new)
+    common = [case_id for case_id in held if case_id in other]
+    if not common:
+        raise InputError(f"{base_dir} and {new_dir} have no case in common: {_what_differs(held, other)}")
+    for case_id in common:
+        _check_same_ask(held[case_id], other[case_id])
+    _check_same_artifacts(base.folder.path, new.folder.path)
+    both = [case_id for case_id in common if held[case_id]["status"] == other[case_id]["status"] == Status.OK]
+    pairs = _pairs(base, new, both, held, threshold)
+    broken, mended, not_run = _changes(common, held, other)
+    return Comparison(
+        base=str(base_dir),
+        new=str(new_dir),
+        threshold=threshold,
+        pairs=pairs,
+        broken=broken,
+        mended=mended,
+        not_run=not_run,
+        only_base=len(held) - len(common),
+        only_new=len(other) - len(common),
+        environment=differences(environment(base), environment(new)),
+        notes=list(drift_notes(base, new, {pair.case_id: pair.ratio.ratio for pair in pairs}, threshold=threshold)),
+    )
+
+
+def verdict_of(ratio: Ratio, threshold: float) -> Verdict:
+    """What an interval says. A change is one that chance cannot explain and that is as large as the threshold.
+
+    >>> [str(verdict_of(Ratio(*one), 0.03)) for one in ((1, 0.99, 1.01), (1.05, 1.01, 1.09), (1.02, 1.01, 1.04))]
+    ['same', 'slower', 'ambiguous']
+    """
+    most = 1 + threshold
+    if ratio.low > 1 and ratio.ratio >= most:
+        return Verdict.SLOWER
+    if ratio.high < 1 and ratio.ratio <= 1 / most:
+        return Verdict.FASTER
+    return Verdict.SAME if 1 / most <= ratio.low and ratio.high <= most else Verdict.AMBIGUOUS
+
+
+def _measured(run: OpenedRun) -> dict[str, Row]:
+    return {row["case_id"]: row for row in run.cells.to_pylist() if row["source"] == "measured"}
+
+
+def _what_differs(base: Mapping[str, Row], new: Mapping[str, Row]) -> str:
+    """In which of the columns that a spec decides two runs without a common case differ."""
+    told = []
+    for name in ASKED:
+        old, now = ({str(row[name]) for row in rows.values()} for rows in (base, new))
+        if old != now:
+            told.append(f"{name} is {_short(old)} and {_short(now)}")
+    return "; ".join(told) or "they differ in seed, length data, parameters or environment of each"
+
+
+def _short(values: set[str]) -> str:
+    shown = sorted(values, key=lambda text: (len(text), text))
+    return ", ".join(shown[:4]) + (f" and {len(shown) - 4} more" if len(shown) > 4 else "") if shown else "nothing"
+
+
+def _check_same_ask(base: Row, new: Row) -> None:
+    for name in (*ASKED, *COUNTED):
+        old, now = base[name], new[name]
+        if old != now and not (name in COUNTED and None in (old, now)):
+            raise InputError(
+                f"case {base['case_id']} ({case_title(base)}): {name} is {old} in one run and {now} in the other; "
+                "only runs of the same shapes, masks and packs can be compared"
+            )
+
+
+def _check_same_artifacts(base: Path, new: Path) -> None:
+    """Packs and slices of one id are one content; a file that differs was made by something else."""
+    for pattern in ("packs-*.arrow", "slices-*.arrow"):
+        for file in sorted((base / "artifacts").glob(pattern)):
+            other = new / "artifacts" / file.name
+            if other.is_file() and not filecmp.cmp(file, other, shallow=False) and _table(file) != _table(other):
+                what = "packs" if file.name.startswith("packs") else "slices of a mask"
+                raise InputError(
+                    f"{file} and {other} differ: the runs measured other {what}; "
+                    "only runs of the same shapes, masks and packs can be compared"
+                )
+
+
+def _table(file: Path) -> pa.Table:
+    try:
+        with pa.OSFile(str(file)) as source:
+            return pa.ipc.open_file(source).read_all()
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{file}: cannot be read: {error}") from None
+
+
+def _pairs(
+    base: OpenedRun, new: OpenedRun, both: Sequence[str], rows: Mapping[str, Row], threshold: float
+) -> list[Pair]:
+    ranks = {case_id: rows[case_id]["cp_size"] for case_id in both}
+    old, now = dict(_samples(base, ranks)), dict(_samples(new, ranks))
+    packs = {
+        case_id: tuple(_packs(run, case_id, side[case_id], ranks[case_id]) for run, side in ((base, old), (new, now)))
+        for case_id in both
+    }
+    # The very same samples are one measurement; nothing about their ratio is left to chance.
+    found = {case_id: Ratio(1.0, 1.0, 1.0) for case_id in both if old[case_id].equals(now[case_id])}
+    others = [case_id for case_id in both if case_id not in found]
+    times = [
+        tuple(case_time(side, name=f"{one}:{role}") for side, role in zip(packs[one], ("base", "new"), strict=True))
+        for one in others
+    ]
+    found |= zip(others, ratios([(before, after) for before, after in times]), strict=True)
+    return [
+        Pair(
+            case_id=case_id,
+            title=case_title(rows[case_id]),
+            base_ms=_milliseconds(packs[case_id][0]),
+            new_ms=_milliseconds(packs[case_id][1]),
+            ratio=found[case_id],
+            verdict=verdict_of(found[case_id], threshold),
+        )
+        for case_id in both
+    ]
+
+
+def _samples(run: OpenedRun, ranks: Mapping[str, int]) -> Iterator[tuple[str, pa.Table]]:
+    """case_id -> its rows, ordered by pack, round, rank and iteration."""
+    names = ("pack", "round", "rank", "iteration")
+    timings = run.timings.sort_by([(name, "ascending") for name in ("case_id", *names)])
+    timings = timings.select(["case_id", *names, "started_ns", "elapsed_ns"]).combine_chunks()
+    cases = timings["case_id"].to_numpy(zero_copy_only=False)
+    starts = (
+        np.flatnonzero(np.concatenate([[True], cases[1:] != cases[:-1]])) if len(cases) else np.array([], dtype=int)
+    )
+    spans = {
+        cases[start]: (int(start), int(end - start))
+        for start, end in zip(starts, [*starts[1:], len(cases)], strict=True)
+    }
+    for case_id in ranks:
+        if case_id not in spans:
+            raise InputError(f"{run.path}: case {case_id} is ok and has no samples in timings.parquet")
+        yield case_id, timings.slice(*spans[case_id])
+
+
+def _packs(run: OpenedRun, case_id: str, samples: pa.Table, num_ranks: int) -> Packs:
+    """Per pack, per round: samples in ns."""
+    try:
+        whole = samples["rank"].unique().to_pylist() == list(range(num_ranks))
+        packs = [list(rounds) for rounds in packs_of(samples, "elapsed_ns", num_ranks)] if whole else []
+    except ValueError:  # some rank has fewer iterations than others
+        packs = []
+    if not packs:
+        ranks = "1 rank" if num_ranks == 1 else f"{num_ranks} ranks"
+        raise InputError(
+            f"{run.path}: the samples of case {case_id} in timings.parquet are not whole rounds of {ranks}"
+        )
+    if any(int(one.min()) <= 0 for rounds in packs for one in rounds):
+        raise InputError(f"{run.path}: case {case_id} has samples in timings.parquet that took no time")
+    return packs
+
+
+def _milliseconds(packs: Packs) -> float:
+    return sum(median(np.concatenate(rounds)) for rounds in packs) / len(packs) / 1e6
+
+
+def _changes(
+    common: Sequence[str], base: Mapping[str, Row], new: Mapping[str, Row]
+) -> tuple[list[Change], list[Change], int]:
+    """Broken, mended, and how many were simply not run in one of the two."""
+    broken: list[Change] = []
+    mended: list[Change] = []
+    not_run = 0
+    for case_id in common:
+        old, now = base[case_id], new[case_id]
+        was, is_ = (row["status"] == Status.OK for row in (old, now))
+        if was == is_:
+            continue
+        other = now if was else old
+        if other["status"] == Status.SKIPPED:
+            not_run += 1
+            continue
+        (broken if was else mended).append(
+            Change(case_id=case_id, title=case_title(old), status=other["status"], reason=other["reason"])
+        )
+    return broken, mended, not_run
+
+
+def case_title(row: Row) -> str:
+    """A case in a few words."""
+    ranks = f" x {row['cp_size']}" if row["level"] == "distributed" else ""
+    env = "" if row["env"] == "{}" else f", {row['env']}"
+    mask = mask_title(row["mask"], row["mask_params"])
+    return f"{implementation(row)}{ranks}, {mask}, {format_count(row['seqlen'])}, {PASS_TITLES[row['pass']]}{env}"

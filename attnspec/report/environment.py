@@ -1,0 +1,87 @@
+"""What a run ran in, as one nested mapping: what a comparison lists where it differs, and what a paper tells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from attnspec.report.run import OpenedRun
+
+_OF_HOST = ("name", "processor", "platform", "num_cpus", "python")
+_OF_WORKER = ("device", "driver", "image_id", "kernel", "python", "versions", "cuda", "env")
+_OF_CODE = ("attnspec", "git_commit", "code_sha256")
+
+
+def environment(run: OpenedRun) -> dict[str, Any]:
+    """Code, runner, host, packages, driver, device and image of a run. Empty parts where its provenance is gone.
+
+    What differs between the run's own workers or cases is a list of all values.
+    """
+    held = run.provenance
+    workers = [one for one in section(held, "workers", "environment").values() if isinstance(one, Mapping)]
+    return {
+        "attnspec": _some(held, _OF_CODE),
+        "runner": _some(section(held, "runner"), ("name", "image", "launcher")),
+        "host": _some(section(held, "host"), _OF_HOST),
+        "worker": together(_some(one, _OF_WORKER) for one in workers),
+        "device": _values(run, "device"),
+        "image": _values(run, "image_digest"),
+        "provider": _providers(run),
+    }
+
+
+def section(held: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
+    """A part of a provenance record; empty where it is missing or something else (people edit files).
+
+    >>> section({"a": {"b": {"c": 1}}}, "a", "b"), section({"a": 3}, "a", "b")
+    ({'c': 1}, {})
+    """
+    for name in names:
+        found = held.get(name)
+        if not isinstance(found, Mapping):
+            return {}
+        held = found
+    return held
+
+
+def together(mappings: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Several nested mappings as one.
+
+    >>> together([{"driver": "1", "env": {"A": "x"}}, {"driver": "2", "env": {"A": "x"}}])
+    {'driver': ['1', '2'], 'env': {'A': 'x'}}
+    """
+    every = list(mappings)
+    merged: dict[str, Any] = {}
+    for name in dict.fromkeys(name for one in every for name in one):
+        values = [one[name] for one in every if name in one]
+        if all(isinstance(value, Mapping) for value in values):
+            merged[name] = together(values)
+        else:
+            merged[name] = _one_or_all(values)
+    return merged
+
+
+def _some(held: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    return {name: held[name] for name in names if held.get(name) is not None}
+
+
+def _one_or_all(values: Iterable[Any]) -> Any:
+    distinct: list[Any] = []
+    for value in values:
+        if value not in distinct:
+            distinct.append(value)
+    return distinct[0] if len(distinct) == 1 else sorted(distinct, key=str) or None
+
+
+def _values(run: OpenedRun, column: str) -> Any:
+    return _one_or_all(run.cells[column].drop_null().unique().to_pylist())
+
+
+def _providers(run: OpenedRun) -> dict[str, Any]:
+    """Kernel -> the package and version that ran it."""
+    columns = (run.cells[name].to_pylist() for name in ("kernel", "provider", "provider_version", "status"))
+    found: dict[str, list[str]] = {}
+    for kernel, provider, version, status in zip(*columns, strict=True):
+        if status == "ok" and provider is not None:
+            found.setdefault(kernel, []).append(" ".join(filter(None, (provider, version))))
+    return {kernel: _one_or_all(dict.fromkeys(names)) for kernel, names in sorted(found.items())}

@@ -1,0 +1,88 @@
+"""Who is fastest on each workload, by how much, and which cases are shaky: what verdicts are worded from. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from attnspec.drawing.look import Row
+
+WIDE_SHARE = 0.05
+"""An interval wider than this share of its median is called unstable."""
+
+_WORKLOAD = (
+    *("level", "device", "mask", "mask_params", "pass", "seqlen", "cp_size"),
+    *("batch", "num_heads_q", "num_heads_kv", "head_dim", "dtype", "num_packs"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """One workload. rows: all that were run. ranked: the ok ones, fastest first."""
+
+    rows: Sequence[Row]
+    ranked: Sequence[Row]
+
+    @property
+    def winner(self) -> Row | None:
+        """The fastest ok row."""
+        return self.ranked[0] if self.ranked else None
+
+    @property
+    def lead(self) -> float | None:
+        """How many times as fast the first is as the second."""
+        if len(self.ranked) < 2 or not self.ranked[1]["tflops"]:
+            return None
+        return float(self.ranked[0]["tflops"] / self.ranked[1]["tflops"])
+
+    @property
+    def tied(self) -> bool:
+        """Whether the first two cannot be told apart."""
+        if len(self.ranked) < 2:
+            return False
+        first, second = self.ranked[:2]
+        if first["tflops_ci_low"] is None or second["tflops_ci_high"] is None:
+            return bool(first["tflops"] == second["tflops"])
+        return bool(first["tflops_ci_low"] <= second["tflops_ci_high"])
+
+
+def standings(rows: Iterable[Row]) -> list[Standing]:
+    """One per workload of which anything was run, in the order of the rows."""
+    groups: dict[tuple[object, ...], list[Row]] = {}
+    for row in rows:
+        if row["status"] != "skipped":
+            groups.setdefault(tuple(row[name] for name in _WORKLOAD), []).append(row)
+    return [
+        Standing(
+            rows=held,
+            ranked=sorted(
+                (row for row in held if row["status"] == "ok" and row["tflops"] is not None),
+                key=lambda row: -row["tflops"],
+            ),
+        )
+        for held in groups.values()
+    ]
+
+
+def width_share(row: Row) -> float | None:
+    """Width of a row's interval as a share of its median time.
+
+    >>> round(width_share({"time_ms_median": 2.0, "time_ms_ci_low": 1.9, "time_ms_ci_high": 2.1}), 3)
+    0.1
+    """
+    if not row["time_ms_median"] or row["time_ms_ci_low"] is None or row["time_ms_ci_high"] is None:
+        return None
+    return float((row["time_ms_ci_high"] - row["time_ms_ci_low"]) / row["time_ms_median"])
+
+
+def doubts(row: Row) -> list[str]:
+    """Why an ok row is to be read with care, in words; empty where nothing speaks against it."""
+    if row["status"] != "ok":
+        return []
+    width = width_share(row)
+    told = []
+    if width is not None and width > WIDE_SHARE:
+        told.append(f"interval is {width:.0%} of the median wide")
+    if row["throttled"]:
+        told.append("clock was throttled")
+    return told

@@ -1,0 +1,223 @@
+"""`attnspec compare`: pairs, verdicts, refusals, what is told, exit codes."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from attnspec.cli.main import cli, exit_code
+from attnspec.errors import InputError
+from attnspec.report.comparison import Verdict, compare_runs
+from attnspec.report.comparison_text import as_json, headline, markdown
+
+RECORDED = Path(__file__).parents[2] / "data" / "measured" / "h200_quickstart"
+
+
+@pytest.fixture
+def new(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(RECORDED, tmp_path / "new"))
+
+
+def case_ids(run: Path = RECORDED) -> list[str]:
+    return pq.read_table(run / "cells.parquet")["case_id"].to_pylist()
+
+
+def scale(run: Path, factors: dict[str, float]) -> None:
+    """Make cases slower or faster."""
+    timings = pq.read_table(run / "timings.parquet")
+    columns = zip(timings["case_id"].to_pylist(), timings["elapsed_ns"].to_pylist(), strict=True)
+    scaled = [round(ns * factors.get(case_id, 1)) for case_id, ns in columns]
+    place = timings.column_names.index("elapsed_ns")
+    pq.write_table(timings.set_column(place, timings.schema.field(place), [scaled]), run / "timings.parquet")
+
+
+def change(run: Path, case_id: str, **values: object) -> None:
+    """Set columns of one case."""
+    cells = pq.read_table(run / "cells.parquet")
+    rows = cells.to_pylist()
+    for row in rows:
+        if row["case_id"] == case_id:
+            row |= values
+    pq.write_table(pa.Table.from_pylist(rows, schema=cells.schema), run / "cells.parquet")
+
+
+def test_a_run_is_the_same_as_itself() -> None:
+    found = compare_runs(RECORDED, RECORDED)
+    assert {pair.verdict for pair in found.pairs} == {Verdict.SAME}
+    assert {tuple(pair.ratio) for pair in found.pairs} == {(1.0, 1.0, 1.0)}
+    assert (len(found.pairs), found.regressions, found.exit_code) == (96, 0, 0)
+    assert not found.environment
+
+
+def test_slower_and_faster_cases_are_found_and_no_others(new: Path) -> None:
+    ids = case_ids()
+    scale(new, {ids[30]: 1.1, ids[60]: 0.9, ids[64]: 1.01})
+    found = compare_runs(RECORDED, new)
+    verdicts = {pair.case_id: pair for pair in found.pairs}
+    assert {case_id for case_id, pair in verdicts.items() if pair.verdict is not Verdict.SAME} == {ids[30], ids[60]}
+    slower = verdicts[ids[30]]
+    assert slower.verdict is Verdict.SLOWER
+    assert slower.ratio.ratio == pytest.approx(1.1, rel=1e-4)
+    assert 1 < slower.ratio.low < 1.1 < slower.ratio.high
+    assert slower.new_ms == pytest.approx(1.1 * slower.base_ms, rel=1e-4)
+    assert verdicts[ids[60]].verdict is Verdict.FASTER
+    assert (found.regressions, found.exit_code) == (1, 1)
+    assert compare_runs(RECORDED, new, threshold=0.2).exit_code == 0
+
+
+def test_ratio_is_that_of_the_tables(new: Path) -> None:
+    """Several packs: sums of medians, as in cells.parquet."""
+    cells = pq.read_table(RECORDED / "cells.parquet")
+    medians = dict(zip(cells["case_id"].to_pylist(), cells["time_ms_median"].to_pylist(), strict=True))
+    for pair in compare_runs(RECORDED, RECORDED).pairs:
+        assert pair.base_ms == pytest.approx(medians[pair.case_id])
+
+
+def test_a_case_that_is_not_ok_any_more_is_a_regression(new: Path) -> None:
+    ids = case_ids()
+    change(new, ids[0], status="wrong", reason_code="out", reason="out of bound\nmore")
+    change(new, ids[1], status="skipped", reason_code="not_run", reason="left out")
+    found = compare_runs(RECORDED, new)
+    assert [(one.case_id, one.status) for one in found.broken] == [(ids[0], "wrong")]
+    assert (found.regressions, found.exit_code, found.not_run, len(found.pairs)) == (1, 1, 1, 94)
+    back = compare_runs(new, RECORDED)
+    assert [one.case_id for one in back.mended] == [ids[0]]
+    assert back.exit_code == 0
+    assert headline(back) == "94 cases measured in both: 94 same, 1 ok now"
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [("mask_params", '{"window":7}'), ("head_dim", 32), ("num_packs", 9), ("mask_area", 5)]
+)
+def test_a_case_that_asks_for_something_else_is_refused(new: Path, column: str, value: object) -> None:
+    case_id = case_ids()[8]
+    change(new, case_id, **{column: value})
+    with pytest.raises(InputError, match=rf"case {case_id} .*: {column} is .* in one run and .* in the other"):
+        compare_runs(RECORDED, new)
+
+
+def test_runs_without_a_common_case_are_refused_with_what_differs() -> None:
+    with pytest.raises(InputError, match="have no case in common: .*num_heads_q is 4 and 64; .*head_dim is 64 and 128"):
+        compare_runs(RECORDED, RECORDED.parent / "h200_check")
+
+
+def test_other_packs_are_refused(new: Path, tmp_path: Path) -> None:
+    base = Path(shutil.copytree(RECORDED, tmp_path / "base"))
+    for run, length in ((base, 3), (new, 4)):
+        (run / "artifacts").mkdir()
+        table = pa.table({"pack": [0], "doc": [0], "length": [length]})
+        with pa.ipc.new_file(run / "artifacts" / "packs-ab.arrow", table.schema) as writer:
+            writer.write_table(table)
+    with pytest.raises(InputError, match="packs-ab.arrow differ: the runs measured other packs"):
+        compare_runs(base, new)
+    shutil.copy(base / "artifacts" / "packs-ab.arrow", new / "artifacts")
+    assert compare_runs(base, new).exit_code == 0
+
+
+def test_missing_samples_are_refused(new: Path) -> None:
+    case_id = case_ids()[3]
+    timings = pq.read_table(new / "timings.parquet")
+    pq.write_table(timings.filter(pc.not_equal(timings["case_id"], case_id)), new / "timings.parquet")
+    with pytest.raises(InputError, match=f"case {case_id} is ok and has no samples"):
+        compare_runs(RECORDED, new)
+
+
+def test_environment_and_drift_are_told(new: Path) -> None:
+    path = new / "provenance.json"
+    provenance = json.loads(path.read_text())
+    for facts in provenance["workers"]["environment"].values():
+        facts["driver"] = "999.1"
+        facts["versions"]["torch"] = "3.0"
+    for anchor in provenance["workers"]["anchor"].values():
+        anchor["median_ns"] *= 2
+    path.write_text(json.dumps(provenance))
+    scale(new, dict.fromkeys(case_ids(), 1.06))
+    found = compare_runs(RECORDED, new)
+    assert "worker.driver: 580.159.04 -> 999.1" in found.environment
+    assert any(line.startswith("worker.versions.torch: ") and line.endswith(" -> 3.0") for line in found.environment)
+    assert any("all 3 kernels are 6.0 % slower or more" in note for note in found.notes)
+    assert any("anchor case of NEW" in note for note in found.notes)
+
+
+def test_json_is_the_contract(new: Path) -> None:
+    scale(new, {case_ids()[30]: 1.1})
+    answer = CliRunner().invoke(cli, ["compare", str(RECORDED), str(new), "--json"], standalone_mode=False)
+    told = json.loads(answer.stdout)
+    assert answer.return_value == 1
+    assert told["regressions"] == 1
+    assert {tuple(pair) for pair in told["pairs"]} == {("case_id", "ratio", "ci_low", "ci_high", "verdict")}
+    assert [pair["case_id"] for pair in told["pairs"] if pair["verdict"] == "slower"] == [case_ids()[30]]
+    assert told == json.loads(json.dumps(as_json(compare_runs(RECORDED, new))))
+
+
+def test_markdown_names_the_cases_and_lets_nothing_through(new: Path) -> None:
+    ids = case_ids()
+    scale(new, {ids[30]: 1.1})
+    change(new, ids[0], status="error", reason_code="exception", reason="<script> | [x](y)")
+    text = markdown(compare_runs(RECORDED, new))
+    assert text.startswith("### attnspec compare: 2 regressed\n")
+    (line,) = [line for line in text.splitlines() if "**slower**" in line]
+    assert line.count("|") == 7
+    assert "10.0 % slower" in line
+    assert r"error: \<script\> \| \[x\](y)" in text
+
+
+@pytest.mark.parametrize("width", ["40", "80", "120"])
+def test_terminal_text_fits_and_lists_what_changed(new: Path, width: str, capfd, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", width)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    scale(new, {case_ids()[30]: 1.1})
+    assert exit_code(["compare", str(RECORDED), str(new)]) == 1
+    lines = capfd.readouterr().out.splitlines()
+    assert any("+10.0 % (+" in line for line in lines)
+    plain = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in lines]
+    assert "slower" in plain
+    assert max(map(len, plain)) <= int(width)
+    assert " ".join(" ".join(plain).split()).endswith("96 cases measured in both: 1 slower, 95 same")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--threshold", "5"], "--threshold: got '5'"),
+        (["--json", "--markdown"], "give --json or --markdown"),
+    ],
+)
+def test_bad_options(arguments: list[str], message: str, capfd) -> None:
+    assert exit_code(["compare", str(RECORDED), str(RECORDED), *arguments]) == 2
+    assert message in capfd.readouterr().err
+
+
+def on_two_ranks(run: Path, factor: float, case_id: str) -> None:
+    """Give one case a second rank that is slower by a factor, its samples in any order."""
+    change(run, case_id, cp_size=2)
+    timings = pq.read_table(run / "timings.parquet")
+    rows = [row for row in timings.to_pylist() if row["case_id"] == case_id]
+    rows += [{**row, "rank": 1, "elapsed_ns": round(row["elapsed_ns"] * factor)} for row in rows]
+    random.Random(3).shuffle(rows)
+    pq.write_table(pa.Table.from_pylist(rows, schema=timings.schema), run / "timings.parquet")
+    cells = pq.read_table(run / "cells.parquet")
+    pq.write_table(cells.filter(pc.equal(cells["case_id"], case_id)), run / "cells.parquet")
+
+
+def test_the_slowest_rank_counts(new: Path, tmp_path: Path) -> None:
+    base = Path(shutil.copytree(RECORDED, tmp_path / "base"))
+    case_id = case_ids()[65]
+    on_two_ranks(base, 0.5, case_id)
+    on_two_ranks(new, 1.2, case_id)
+    (pair,) = compare_runs(base, new).pairs
+    assert pair.ratio.ratio == pytest.approx(1.2, rel=1e-4)
+    assert pair.verdict is Verdict.SLOWER
+    change(new, case_id, cp_size=4)
+    change(base, case_id, cp_size=4)
+    with pytest.raises(InputError, match="are not whole rounds of 4 ranks"):
+        compare_runs(base, new)

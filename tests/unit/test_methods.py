@@ -1,0 +1,80 @@
+"""The methods paragraph: every fact comes from the run, and what the run lacks is left out."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from attnspec.cli.main import exit_code
+from attnspec.errors import InputError
+from attnspec.report.methods import methods_text
+from attnspec.report.run import open_run
+
+MEASURED = Path(__file__).parents[2] / "data" / "measured"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(MEASURED / "h200_check", tmp_path / "run"))
+
+
+def test_facts_of_a_recorded_run() -> None:
+    text = methods_text(open_run(MEASURED / "h200_check"))
+    for fact in (
+        "We measured 126 cases with attnspec 0.1.0.dev0.",
+        "batch size 1, 64 query and 8 key/value heads, head dimension 128 and type bfloat16",
+        "sliding window causal (window 1024)",
+        "1K, 2K, 4K, 8K, 16K and 32K tokens",
+        "over 4 packs of documents each.",
+        "L2 flushed",
+        "20 to 485 iterations per case in 5 to 16 rounds per pack",
+        "every case was verified",
+        "63 unsupported",
+        "NVIDIA H200 (driver 580.159.04, CUDA 13.0",
+        "52 cases had samples that the device reported as throttled",
+        "fa3 from xformers 0.0.34",
+        "torch 2.11.0",
+    ):
+        assert fact in text, fact
+    assert "ranks" not in text
+    assert "seed 42" not in text  # the recorded folder has no spec
+
+
+def test_a_spec_adds_seed_data_and_stopping_rule(run: Path) -> None:
+    shutil.copy(MEASURED.parents[1] / "specs" / "h200_kernel.yaml", run / "spec.yaml")
+    text = methods_text(open_run(run))
+    spec = open_run(run).spec
+    assert f"length distribution {spec.data.lengths} with seed {spec.seed}" in text
+    assert f"at least {spec.measure.min_iters} iterations" in text
+
+
+def test_what_a_run_lacks_is_left_out(run: Path) -> None:
+    (run / "provenance.json").unlink()
+    text = methods_text(open_run(run))
+    assert "driver" not in text
+    assert "Software" not in text
+    assert "NVIDIA H200" in text  # the tables know it
+
+
+def test_other_shapes_of_provenance_do_no_harm(run: Path) -> None:
+    (run / "provenance.json").write_text(json.dumps({"workers": 3, "host": [], "runner": None, "attnspec": "9"}))
+    assert "with attnspec 9." in methods_text(open_run(run))
+
+
+def test_a_run_without_an_ok_case_is_refused(run: Path) -> None:
+    cells = pq.read_table(run / "cells.parquet")
+    pq.write_table(cells.filter(pc.not_equal(cells["status"], "ok")), run / "cells.parquet")
+    with pytest.raises(InputError, match="no case is ok"):
+        methods_text(open_run(run))
+
+
+def test_command_fills_lines(capfd) -> None:
+    assert exit_code(["methods", str(MEASURED / "h200_quickstart")]) == 0
+    out = capfd.readouterr().out
+    assert out.startswith("We measured 96 cases")
+    assert max(map(len, out.splitlines())) <= 100
