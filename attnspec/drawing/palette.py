@@ -46,6 +46,9 @@ _STRATEGIES = {
     "te_all_gather": Look(colour="#C8B400", hatch="++//", marker=">"),
     "te_a2a": Look(colour="#44AA99", hatch="||//", marker="p"),
     "te_a2a_p2p": Look(colour="#999933", hatch="\\\\--", marker="*"),
+    "ring_flash_attn_zigzag": Look(colour="#6699CC", hatch="//++", marker="P"),
+    "ring_flash_attn_llama3": Look(colour="#AA4499", hatch="\\\\++", marker="d"),
+    "yunchang_usp": Look(colour="#7A4B1E", hatch="////", marker="H"),
 }
 _NAMED = _KERNELS | _STRATEGIES
 _ORDER = tuple(_NAMED)
@@ -86,7 +89,7 @@ _VARIANTS = {
 }
 _SHADES = (0.0, 0.5, -0.4, 0.75, 0.25, -0.6)
 """How far each variant goes towards white, or (below zero) towards black."""
-_MARKERS = "osD^vPX8hp<>*"
+_MARKERS = "osD^vPX8hp<>*dH"
 
 
 def look_of(label: str) -> Look:
