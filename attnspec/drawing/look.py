@@ -48,7 +48,8 @@ def labelled(rows: Sequence[Row]) -> list[tuple[str, Row]]:
     >>> [label for label, _ in labelled([ran, {**ran, "provider": "other"}])]
     ['sdpa math (torch)', 'sdpa math (other)']
 
-    Rows of several runs that hold the same case on the same device are told apart by their `run`.
+    Rows of several runs that hold the same case on the same device are told apart by their `run`; what was predicted says
+    so.
     """
     whole = _with_backends(rows)
     kinds: dict[str, dict[str, set[str]]] = {}
@@ -72,6 +73,8 @@ def labelled(rows: Sequence[Row]) -> list[tuple[str, Row]]:
         telling = [name for name, values in kinds[base].items() if len(values) > 1]
         telling += ["mesh"] if base in crowded else []
         telling += ["run"] if base in repeated else []
+        if row.get("source") == "predicted":
+            telling.append("source")
         return _with([_worded(row[name]) for name in telling if row[name] not in (None, "{}")], base)
 
     return [(label(row), row) for row in whole]

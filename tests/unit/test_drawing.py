@@ -185,6 +185,13 @@ def test_what_tells_labels_apart_is_named():
     ]
 
 
+def test_what_was_predicted_says_so():
+    assert [row["label"] for row in cases(cell(source="predicted"), cell("fa3")).measured] == [
+        "sdpa (predicted)",
+        "fa3",
+    ]
+
+
 def two_runs(one: list, other: list) -> Cases:
     from report_cells import table
 
