@@ -48,8 +48,8 @@ def labelled(rows: Sequence[Row]) -> list[tuple[str, Row]]:
     >>> [label for label, _ in labelled([ran, {**ran, "provider": "other"}])]
     ['sdpa math (torch)', 'sdpa math (other)']
 
-    Rows of several runs that hold the same case on the same device are told apart by their `run`; what was predicted says
-    so.
+    Rows of several runs that hold the same case on the same device are told apart by their `run`. What was predicted
+    says so.
     """
     whole = _with_backends(rows)
     kinds: dict[str, dict[str, set[str]]] = {}
