@@ -56,7 +56,8 @@ def labelled(rows: Sequence[Row]) -> list[tuple[str, Row]]:
     >>> [label for label, _ in labelled([{**ran, "kernel_params": text} for text in ('{"block":1}', '{"block":2}')])]
     ['sdpa math (block 1)', 'sdpa math (block 2)']
 
-    Rows of several runs that hold the same case on the same device are told apart by their `run`.
+    Rows of several runs that hold the same case on the same device are told apart by their `run`. What was predicted
+    says so.
     """
     whole = _with_backends(rows)
     kinds: dict[str, dict[str, set[str]]] = {}
@@ -81,6 +82,8 @@ def labelled(rows: Sequence[Row]) -> list[tuple[str, Row]]:
         telling = [name for name, values in kinds[base].items() if len(values) > 1]
         telling += ["mesh"] if base in crowded else []
         telling += ["run"] if base in repeated else []
+        if row.get("source") == "predicted":
+            telling.append("source")
         return _with([_worded(row[name]) for name in telling if row.get(name) not in (None, "{}")], base)
 
     return [(label(row), row) for row in whole]

@@ -136,7 +136,7 @@ def groups(found: Sequence[Verdict]) -> str:
     for index, verdict in enumerate(found):
         row = verdict.rows[0]
         number = page_figure(row["level"], known_device(row["device"]), row["mask"], row["mask_params"], row["pass"])
-        like = f'<span class="badge quiet">figure {number} of the page</span>' if number and is_page_shape(row) else ""
+        like = f'<span class="badge quiet">published figure {number}</span>' if number and is_page_shape(row) else ""
         cards.append(
             f'<article class="card" data-group="{index}" aria-labelledby="group-{index}">'
             f'<h3 id="group-{index}">{text(verdict.heading)}</h3><p class="badges"><span class="badge">'

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from report_cells import cases, cell
 
+from attnspec.drawing import saving
 from attnspec.drawing.cases import Cases, cases_of
 from attnspec.drawing.look import STATUS_MARKS, implementation, labelled
 from attnspec.drawing.saving import save
@@ -24,6 +25,12 @@ def cells(**changes) -> list:
         cell(kernel, seqlen, 1.5, str(next(statuses)), backend=backend, device="NVIDIA <H200>", num_heads_q=8, num_heads_kv=2, **changes)
         for kernel, backend, seqlen in itertools.product(("sdpa", "flex", "fa4"), (None, "TRITON"), (1024, 2048, 1000))
     ]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small PNGs: what they show is looked at in the SVGs."""
+    monkeypatch.setattr(saving, "_DPI", 40)
 
 
 def svg_text(drawing, folder: Path) -> str:
@@ -175,6 +182,13 @@ def test_what_tells_labels_apart_is_named():
     assert [label for label, _ in labelled(rows)] == [
         *("fa3 (xformers)", "fa3 (flash-attn-3)"),
         *("magi_attn_native (fa3, CUDA_DEVICE_MAX_CONNECTIONS 8)", "magi_attn_native (fa3)"),
+    ]
+
+
+def test_what_was_predicted_says_so():
+    assert [row["label"] for row in cases(cell(source="predicted"), cell("fa3")).measured] == [
+        "sdpa (predicted)",
+        "fa3",
     ]
 
 
