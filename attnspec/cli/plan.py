@@ -55,7 +55,7 @@ def command(
     if runner is not None:
         read = read.model_copy(update={"runner": runner})
     profile = load_runner(read.runner, search_folders(cwd=Path.cwd(), environ=os.environ))
-    plan = planned(held, read, device=profile.expected_device(), image=profile.image)
+    plan = planned(held, read, device=profile.expected_device(), image=", ".join(map(str, profile.image)) or None)
     if wanted:
         plan = restrict(plan, select(plan.cases, wanted))
     if as_json:

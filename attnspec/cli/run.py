@@ -72,7 +72,9 @@ def command(
     if rehearse:
         read, profile = rehearsal(read), rehearsal_runner(load_runner("local", folders))
     python, found = survey(profile, python_in_use=sys.executable)
-    plan = planned(held, read, device=profile.expected_device() or found.device, image=profile.image)
+    plan = planned(
+        held, read, device=profile.expected_device() or found.device, image=", ".join(map(str, profile.image)) or None
+    )
     chosen = select(plan.cases, wanted)[:limit]
     case_ids = None if len(chosen) == len(plan.cases) else frozenset(case.case_id for case in chosen)
     place = check_place(profile, python, found, plan, case_ids)
