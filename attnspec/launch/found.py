@@ -60,6 +60,10 @@ class Found:
         return f"{len(self.devices)} x {models} ({torch}, Python {self.python})"
 
 
+UNSEEN = Found(python="", versions={}, missing={}, cuda=None, devices=())
+"""Of machines that a queue will choose; what they are, their workers tell."""
+
+
 def look(python: str, env: Mapping[str, str]) -> Found:
     """Ask an interpreter. env: of the runner, added to the host's own. Raises EnvironmentMissingError when it fails."""
     try:

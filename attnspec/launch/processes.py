@@ -16,8 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from attnspec.errors import EnvironmentMissingError, WireError
+from attnspec.launch import srun_log, torchrun_log
 from attnspec.launch.supervision import Ended, Said
-from attnspec.launch.torchrun_log import first_failure, without_torchrun
 from attnspec.wire import Event, loads
 
 TOKEN = "ATTNSPEC_WORKER_TOKEN"
@@ -108,7 +108,9 @@ class WorkerProcess:
             assert self._process.stdin is not None
             self._process.stdin.close()
         killed = not ours and returncode != 0 and _oom_kills() > self._oom_kills
-        words, failure = last_lines(self._log), first_failure(log_end(self._log))
+        words, end = last_lines(self._log), log_end(self._log)
+        killed = killed or srun_log.out_of_memory(end)
+        failure = torchrun_log.first_failure(end) or srun_log.first_failure(end)
         if failure is not None:
             returncode, words = failure.returncode, f"{words}\nrank {failure.rank} was the first to end".strip()
         self._hear(Ended(returncode=returncode, last_lines=words, oom_killed=killed))
@@ -137,7 +139,8 @@ def log_end(log: Path) -> str:
 
 def last_lines(log: Path) -> str:
     """The last lines of a log, for a message."""
-    return "\n".join([line for line in without_torchrun(log_end(log)).splitlines() if line.strip()][-LAST_LINES:])
+    words = srun_log.without_srun(torchrun_log.without_torchrun(log_end(log)))
+    return "\n".join([line for line in words.splitlines() if line.strip()][-LAST_LINES:])
 
 
 def _holders(token: str) -> list[int]:

@@ -13,13 +13,17 @@ import pyarrow as pa
 from attnspec import plugins
 from attnspec.errors import EnvironmentMissingError
 from attnspec.launch.artifacts import Made, prepare_artifacts
-from attnspec.launch.found import Found, device_type, interpreter, look
+from attnspec.launch.found import UNSEEN, Found, device_type, interpreter, look
 from attnspec.launch.happenings import JobBegan, Said, Watcher
 from attnspec.launch.job_runner import JobRunner, Launch
 from attnspec.launch.provenance import code_sha256, facts_of_workers, gather
 from attnspec.launch.run_folder import RunFolder
 from attnspec.launch.run_lock import RunLock
 from attnspec.launch.runner_profile import Runner
+from attnspec.launch.slurm_cluster import Cluster
+from attnspec.launch.slurm_place import check_cluster
+from attnspec.launch.slurm_run import SlurmRun, standing_ok
+from attnspec.launch.slurm_submissions import refuse_beside_slurm
 from attnspec.launch.stop_signals import StopSignals
 from attnspec.launch.supervision import Verdict
 from attnspec.launch.tables import collect_tables
@@ -96,12 +100,22 @@ def survey(runner: Runner, *, python_in_use: str) -> tuple[str, Found]:
             "attnspec plan, mask, sample and report work anywhere"
         )
     python = interpreter(runner, python_in_use)
+    if submits(runner):
+        return python, UNSEEN
     return python, look(python, runner.env)
+
+
+def submits(runner: Runner) -> bool:
+    """Whether a runner's jobs go to a queue, and so to machines that nobody has seen when they are planned."""
+    return getattr(plugins.load("launchers", runner.launcher), "SUBMITS", False) is True
 
 
 def check_place(runner: Runner, python: str, found: Found, plan: Plan, only: Collection[str] | None) -> Place:
     """Where the chosen cases of a plan run. Raises EnvironmentMissingError when what was found does not suffice."""
     world_sizes = {job.world_size: f"cp_size {job.world_size}" for job in plan.jobs if runnable(plan, job, only)}
+    if submits(runner):
+        device = check_cluster(runner, world_sizes, Cluster())
+        return Place(runner=runner, python=python, found=found, device=device)
     return Place(runner=runner, python=python, found=found, device=device_type(runner, found, world_sizes=world_sizes))
 
 
@@ -113,6 +127,8 @@ def run_plan(plan: Plan, folder: RunFolder, place: Place, order: Order, watch: W
     """
     folder.prepare()
     with RunLock(folder.path), StopSignals() as signals:
+        if order.fresh or not submits(place.runner):
+            refuse_beside_slurm(folder.path)
         if order.fresh and (aside := folder.set_journal_aside()):
             watch(Said(text=f"starting anew; what was measured before is in {aside.name}"))
         if folder.spec.is_file() and folder.spec.read_bytes() != order.spec_text.encode():
@@ -174,6 +190,10 @@ def _prepare(plan: Plan, folder: RunFolder, chosen: Sequence[Case], watch: Watch
 def _run_jobs(launch: Launch, only: Collection[str] | None, watch: Watcher, signals: StopSignals) -> bool:
     """Whether the host had to record a failure."""
     asked = [(job, cases) for job in launch.plan.jobs if (cases := runnable(launch.plan, job, only))]
+    if submits(launch.runner):
+        held, _ = collect_tables(launch.plan, launch.folder)
+        ok = standing_ok(held.select(["case_id", "status", "image_digest"]).to_pylist(), launch.image_id)
+        return SlurmRun(launch, asked, watch, signals, ok=ok).run()
     failed = False
     for number, (job, cases) in enumerate(asked, start=1):
         if signals.number is not None:
