@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from attnspec.errors import LockedError
@@ -50,6 +51,65 @@ def locate(run: Path, cluster: Cluster) -> list[Held]:
 def states_of(held: Sequence[Held], cluster: Cluster) -> dict[int, JobState]:
     """Slurm number -> state of these submissions."""
     return cluster.states([one.slurm_id for _, one in held if one.slurm_id is not None])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How the newest submission of a job stands. slurm_id: None while it has none. state: in Slurm's words, or ours."""
+
+    job_id: str
+    slurm_id: int | None
+    state: str
+    reason: str
+    live: bool
+
+
+def standings(run: Path) -> dict[str, Standing]:
+    """job_id -> its newest submission. Asks Slurm about those that nobody has seen the end of; writes nothing."""
+    newest: dict[str, Submission] = {}
+    for folder in submission_folders(run):
+        submission = folder.read_submission()
+        if submission is not None:
+            newest[submission.job_id] = submission
+    asked = [one.slurm_id for one in newest.values() if one.ended is None and one.slurm_id is not None]
+    states: dict[int, JobState] = {}
+    trouble = ""
+    try:
+        states = Cluster().states(asked)
+    except SlurmError as error:
+        trouble = str(error)
+    return {job_id: _standing(one, states, trouble) for job_id, one in newest.items()}
+
+
+def _standing(one: Submission, states: Mapping[int, JobState], trouble: str) -> Standing:
+    state = None if one.slurm_id is None else states.get(one.slurm_id)
+    live = one.ended is None and (state is None or not state.over) and one.slurm_id is not None
+    if one.ended is not None:
+        word, reason = one.ended, ""
+    elif one.slurm_id is None:
+        word, reason = "not submitted", "its host ended while submitting it"
+    elif state is None:
+        word, reason, live = "unknown", trouble or "Slurm does not know it", bool(trouble)
+    else:
+        word, reason = state.state, state.reason
+    return Standing(job_id=one.job_id, slurm_id=one.slurm_id, state=word, reason=reason, live=live)
+
+
+def cancel_run(run: Path) -> list[int]:
+    """Cancel every job of a run folder that may still run; their numbers. Safe if repeated, whoever submitted them."""
+    if not submissions_path(run).is_dir():
+        return []
+    held = locate(run, Cluster()) if unjudged(run) else []
+    cancel_submissions(held, Cluster())
+    return [one.slurm_id for _, one in held if one.slurm_id is not None]
+
+
+def forbid_submissions(run: Path) -> bool:
+    """Keep hosts that work in a run folder from submitting; whether it has submissions at all."""
+    if not submissions_path(run).is_dir():
+        return False
+    cancel_marker(run).touch()
+    return True
 
 
 def refuse_beside_slurm(run: Path) -> None:
