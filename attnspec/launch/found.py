@@ -17,7 +17,7 @@ from attnspec.support import Device
 PATIENCE_S = 180.0
 
 # Runs in the runner's interpreter, which may lack anything but Python; so no attnspec and no torch outside `try`.
-_PROBE = """
+PROBE = """
 import json, sys
 found = {"python": "%d.%d.%d" % sys.version_info[:3], "versions": {}, "missing": {}, "devices": []}
 for name in ("torch", "numpy", "pyarrow"):
@@ -68,7 +68,7 @@ def look(python: str, env: Mapping[str, str]) -> Found:
     """Ask an interpreter. env: of the runner, added to the host's own. Raises EnvironmentMissingError when it fails."""
     try:
         answer = subprocess.run(
-            [python, "-c", _PROBE],
+            [python, "-c", PROBE],
             env={**os.environ, **env},
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -81,12 +81,17 @@ def look(python: str, env: Mapping[str, str]) -> Found:
         raise EnvironmentMissingError(
             f"the runner's python {python} gave no answer in {PATIENCE_S:g} s while importing torch"
         ) from None
+    return found_from(answer, f"the runner's python {python}")
+
+
+def found_from(answer: subprocess.CompletedProcess[bytes], who: str) -> Found:
+    """What PROBE's answer says. Raises EnvironmentMissingError, which names `who`, when it is none."""
     try:
         content: dict[str, Any] = json.loads(answer.stdout.splitlines()[-1])
     except (IndexError, ValueError):
         words = answer.stderr.decode(errors="replace").strip().splitlines()
         raise EnvironmentMissingError(
-            f"the runner's python {python} failed with exit code {answer.returncode}: {' '.join(words[-3:])}"
+            f"{who} failed with exit code {answer.returncode}: {' '.join(words[-3:])}"
         ) from None
     return Found(
         python=content["python"],
@@ -127,11 +132,12 @@ def device_type(runner: Runner, found: Found, *, world_sizes: Mapping[int, str])
             f"and its launcher {runner.launcher} does not reach other machines"
         )
     if wrong:
-        raise EnvironmentMissingError(f"{wrong}\nFound: {found.describe()}.\n{_instead(world_sizes)}")
+        raise EnvironmentMissingError(f"{wrong}\nFound: {found.describe()}.\n{instead(world_sizes)}")
     return "cuda"
 
 
-def _instead(world_sizes: Mapping[int, str]) -> str:
+def instead(world_sizes: Mapping[int, str]) -> str:
+    """What else can be done, where a runner's expectations are not met. world_sizes: ranks -> what needs them."""
     lines = ["Instead:"]
     if max(world_sizes, default=1) == 1:
         lines.append("  --runner local   runs on what is here")

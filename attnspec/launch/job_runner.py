@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from attnspec import plugins
 from attnspec.errors import EnvironmentMissingError, JournalError
+from attnspec.images.pinning import PinnedImage
 from attnspec.launch import happenings
+from attnspec.launch.container_place import mounted, user
 from attnspec.launch.happenings import CaseEnded, Happening, TurnBegan, Watcher
 from attnspec.launch.processes import WorkerProcess
 from attnspec.launch.provenance import PACKAGE, differences
@@ -19,6 +22,7 @@ from attnspec.launch.runner_profile import Runner
 from attnspec.launch.stop_signals import StopSignals
 from attnspec.launch.supervised import Start, SupervisedJob
 from attnspec.launch.supervision import Ended, Finish, RecordOutcome, Said, Tell, Verdict
+from attnspec.launchers import WorkerCall
 from attnspec.plan import Case, Job, Plan, job_request
 from attnspec.record.journal import Journal
 from attnspec.record.status import FAILED
@@ -27,7 +31,7 @@ from attnspec.wire import Event, JobRequest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """What all jobs of one run share."""
+    """What all jobs of one run share. images: by the name that the runner gives them."""
 
     plan: Plan
     folder: RunFolder
@@ -36,7 +40,21 @@ class Launch:
     device: Literal["cpu", "cuda"]
     code_sha256: str
     plugins: tuple[str, ...] = ()
-    image_id: str | None = None
+    images: Mapping[str, PinnedImage] = field(default_factory=dict)
+
+    def image_of(self, job: Job) -> PinnedImage | None:
+        """The image that a job runs in; None outside containers."""
+        return None if job.image is None else self.images[job.image]
+
+    def image_id(self, job: Job) -> str | None:
+        """What a job's records are kept under beside their case; None outside containers."""
+        image = self.image_of(job)
+        return None if image is None else image.identity
+
+    def python_of(self, job: Job) -> str:
+        """The interpreter of a job's workers: in a container its own, unless the runner names one."""
+        image = self.image_of(job)
+        return self.python if image is None else self.runner.python or image.python
 
 
 class JobRunner:
@@ -72,19 +90,14 @@ class JobRunner:
             self._signals.on_stop = None
 
     def _start(self, start: Start, hear: Callable[[Said | Ended], None]) -> WorkerProcess:
-        launch, request = self._launch, start.request
+        launch = self._launch
         self._last_environment = newest_environment(start.journal, self._job.job_id)
         launcher = plugins.load("launchers", launch.runner.launcher)
-        held = os.environ.get("PYTHONPATH")
-        argv, env = launcher.command(
-            start.path.resolve(),
-            python=launch.python,
-            world_size=self._job.world_size,
-            env={**({"PYTHONPATH": held} if held else {}), **request.env},
-            code_path=code_path(launch.folder),
-        )
+        call = worker_call(launch, self._job, start, os.environ)
+        argv, env = launcher.command(call)
+        ending = launcher.ending(call) if hasattr(launcher, "ending") else None
         try:
-            return WorkerProcess(argv, env, start.log, hear)
+            return WorkerProcess(argv, env, start.log, hear, ending=ending)
         except OSError as error:
             raise refused(start.log, error) from error
 
@@ -109,6 +122,28 @@ def verdict_of(finish: Finish, runner: Runner) -> Verdict:
     return finish.verdict
 
 
+def worker_call(launch: Launch, job: Job, start: Start, environ: Mapping[str, str]) -> WorkerCall:
+    """What a launcher needs to start a worker. environ: the host's own; its import path counts outside containers."""
+    request, image = start.request, launch.image_of(job)
+    held = environ.get("PYTHONPATH") if image is None else None
+    return WorkerCall(
+        request_path=str(start.path.resolve()),
+        run_dir=request.run_dir,
+        python=launch.python_of(job),
+        world_size=job.world_size,
+        env={**({"PYTHONPATH": held} if held else {}), **request.env},
+        package=str(PACKAGE),
+        code_path=str(code_path(launch.folder)),
+        name=f"attnspec-{request.job_id}-{request.attempt}-{secrets.token_hex(4)}",
+        plugins=request.plugins,
+        image=None if image is None else image.run_as,
+        mounts=mounted(launch.runner),
+        gpus=launch.device == "cuda",
+        user=user(launch.runner),
+        params=launch.runner.options,
+    )
+
+
 def template(launch: Launch, job: Job, only: Collection[str]) -> JobRequest:
     """The request with all cases of a job that are asked for; every worker gets a part of it."""
     return job_request(
@@ -120,7 +155,7 @@ def template(launch: Launch, job: Job, only: Collection[str]) -> JobRequest:
         only=only,
         env=launch.runner.env,
         plugins=launch.plugins,
-        image_id=launch.image_id,
+        image_id=launch.image_id(job),
         code_sha256=launch.code_sha256,
     )
 

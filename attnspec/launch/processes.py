@@ -22,6 +22,7 @@ from attnspec.wire import Event, loads
 
 TOKEN = "ATTNSPEC_WORKER_TOKEN"
 GRACE_S = 5.0
+ENDING_S = 40.0
 LAST_LINES = 12
 LOG_BYTES = 2**15
 
@@ -30,15 +31,23 @@ class WorkerProcess:
     """A running worker. `hear` is called from threads, with every event and once, at last, with Ended.
 
     argv, env: as a launcher's `command` gives them; env is added to the host's own. log: takes standard error, and what
-    comes over standard output that is no event. Raises EnvironmentMissingError when argv cannot be started.
+    comes over standard output that is no event. ending: a command that ends what may outlive the process, such as a
+    container; it runs before Ended is told. Raises EnvironmentMissingError when argv cannot be started.
     """
 
     def __init__(
-        self, argv: Sequence[str], env: Mapping[str, str], log: Path, hear: Callable[[Said | Ended], None]
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        log: Path,
+        hear: Callable[[Said | Ended], None],
+        *,
+        ending: Sequence[str] | None = None,
     ) -> None:
         self._hear = hear
         self._token = secrets.token_hex(16)
         self._log = log
+        self._ending = ending
         self._oom_kills = _oom_kills()
         self._ended_by_us = self._reaped = False
         self._lock = threading.Lock()
@@ -98,6 +107,7 @@ class WorkerProcess:
         with self._lock:
             ours = self._ended_by_us
         self._kill()
+        self._clear()
         if self._timer is not None:
             self._timer.cancel()
         with self._lock:
@@ -114,6 +124,25 @@ class WorkerProcess:
         if failure is not None:
             returncode, words = failure.returncode, f"{words}\nrank {failure.rank} was the first to end".strip()
         self._hear(Ended(returncode=returncode, last_lines=words, oom_killed=killed))
+
+    def _clear(self) -> None:
+        """Run the ending, which finds nothing to end after a worker that ended by itself."""
+        if self._ending is None:
+            return
+        try:
+            done = subprocess.run(
+                list(self._ending),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=ENDING_S,
+                check=False,
+            )
+            said = b"" if done.returncode == 0 else done.stdout
+        except (OSError, subprocess.TimeoutExpired) as error:
+            said = f"{self._ending[0]}: {error}\n".encode()
+        with suppress(OSError), self._log.open("ab") as log:
+            log.write(said)
 
     def _kill(self) -> None:
         with self._lock:

@@ -6,22 +6,18 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 
-from attnspec import plugins
 from attnspec.errors import EnvironmentMissingError
 from attnspec.launch.artifacts import Made, prepare_artifacts
-from attnspec.launch.found import UNSEEN, Found, device_type, interpreter, look
 from attnspec.launch.happenings import JobBegan, Said, Watcher
 from attnspec.launch.job_runner import JobRunner, Launch
+from attnspec.launch.place import Place, submits
 from attnspec.launch.provenance import code_sha256, facts_of_workers, gather
 from attnspec.launch.run_folder import RunFolder
 from attnspec.launch.run_lock import RunLock
-from attnspec.launch.runner_profile import Runner
-from attnspec.launch.slurm_cluster import Cluster
-from attnspec.launch.slurm_place import check_cluster
 from attnspec.launch.slurm_run import SlurmRun, standing_ok
 from attnspec.launch.slurm_submissions import refuse_beside_slurm
 from attnspec.launch.stop_signals import StopSignals
@@ -34,16 +30,6 @@ from attnspec.record.journal import read_journal
 from attnspec.record.status import FAILED, Status
 
 ENVIRONMENT_REASONS = frozenset({"missing_package", "broken_package", "no_compiler", "device"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """A runner and what stands behind it on this machine: the answer to "may this run here?"."""
-
-    runner: Runner
-    python: str
-    found: Found
-    device: Literal["cpu", "cuda"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,38 +73,6 @@ class RunResult:
         return 0
 
 
-def survey(runner: Runner, *, python_in_use: str) -> tuple[str, Found]:
-    """The runner's interpreter and what it finds on this machine.
-
-    Raises EnvironmentMissingError when the runner's launcher or interpreter is not there.
-    """
-    if runner.launcher not in plugins.names("launchers"):
-        here = ", ".join(plugins.names("launchers"))
-        raise EnvironmentMissingError(
-            f"runner {runner.name} needs the launcher {runner.launcher}, which is not there; there is: {here}.\n"
-            "Instead: --runner local runs on this machine, --rehearse runs the whole pipeline, shrunk, on the CPU; "
-            "attnspec plan, mask, sample and report work anywhere"
-        )
-    python = interpreter(runner, python_in_use)
-    if submits(runner):
-        return python, UNSEEN
-    return python, look(python, runner.env)
-
-
-def submits(runner: Runner) -> bool:
-    """Whether a runner's jobs go to a queue, and so to machines that nobody has seen when they are planned."""
-    return getattr(plugins.load("launchers", runner.launcher), "SUBMITS", False) is True
-
-
-def check_place(runner: Runner, python: str, found: Found, plan: Plan, only: Collection[str] | None) -> Place:
-    """Where the chosen cases of a plan run. Raises EnvironmentMissingError when what was found does not suffice."""
-    world_sizes = {job.world_size: f"cp_size {job.world_size}" for job in plan.jobs if runnable(plan, job, only)}
-    if submits(runner):
-        device = check_cluster(runner, world_sizes, Cluster())
-        return Place(runner=runner, python=python, found=found, device=device)
-    return Place(runner=runner, python=python, found=found, device=device_type(runner, found, world_sizes=world_sizes))
-
-
 def run_plan(plan: Plan, folder: RunFolder, place: Place, order: Order, watch: Watcher) -> RunResult:
     """Run what has no ok record yet, and collect everything into tables, also when it is told to stop.
 
@@ -156,6 +110,7 @@ def run_plan(plan: Plan, folder: RunFolder, place: Place, order: Order, watch: W
                 device=place.device,
                 code_sha256=provenance["code_sha256"],
                 plugins=order.plugins,
+                images=place.images,
             )
             try:
                 host_failed = _run_jobs(launch, order.only, watch, signals)
@@ -192,7 +147,8 @@ def _run_jobs(launch: Launch, only: Collection[str] | None, watch: Watcher, sign
     asked = [(job, cases) for job in launch.plan.jobs if (cases := runnable(launch.plan, job, only))]
     if submits(launch.runner):
         held, _ = collect_tables(launch.plan, launch.folder)
-        ok = standing_ok(held.select(["case_id", "status", "image_digest"]).to_pylist(), launch.image_id)
+        images = {case.case_id: launch.image_id(job) for job, cases in asked for case in cases}
+        ok = standing_ok(held.select(["case_id", "status", "image_digest"]).to_pylist(), images)
         return SlurmRun(launch, asked, watch, signals, ok=ok).run()
     failed = False
     for number, (job, cases) in enumerate(asked, start=1):
@@ -215,9 +171,10 @@ def _provenance(plan: Plan, folder: RunFolder, place: Place, order: Order, start
         spec_sha256=order.spec_sha256,
         settings=order.settings,
         code=code_sha256(),
+        images={name: image.facts() for name, image in place.images.items()},
     )
     earlier = folder.read_provenance().get("runs", [])
-    planned = {"device": None if plan.device is None else asdict(plan.device), "image": plan.image}
+    planned = {"device": None if plan.device is None else asdict(plan.device), "images": list(map(asdict, plan.images))}
     return {
         **content,
         "planned_for": planned,

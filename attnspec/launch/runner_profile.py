@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
-from attnspec.catalog.findings import Finding, Section, dotted, error_of, findings_of
-from attnspec.errors import InputError, Problem, SpecError, nearest
+from attnspec.catalog.findings import Finding, Section, error_of
+from attnspec.errors import InputError, nearest
 from attnspec.images.reference import ImageName
+from attnspec.images.yaml_file import read_section
 from attnspec.launch.runner_sections import (
     SLURM_CONTAINERS,
     ExpectedDevice,
@@ -26,7 +27,6 @@ from attnspec.launch.runner_sections import (
 )
 from attnspec.resources import shipped
 from attnspec.spec.environment import parse_env
-from attnspec.spec.yaml_text import parse_yaml
 from attnspec.support import Device
 
 _SUFFIX = ".yaml"
@@ -153,31 +153,8 @@ def load_runner(name: str, folders: Sequence[Path]) -> Runner:
 
 
 def read_runner(path: Path) -> Runner:
-    """The profile in one file."""
-    file = str(path)
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise SpecError([Problem(message=f"cannot be read: {reason}", file=file)]) from None
-    document = parse_yaml(text, file)
-    problems = list(document.problems)
-    if not problems:
-        try:
-            return Runner(**dict(Profile.model_validate(document.value)), name=path.stem, file=file)
-        except ValidationError as error:
-            for finding in findings_of(error):
-                place = document.place(finding.loc)
-                problems.append(
-                    Problem(
-                        message=finding.message,
-                        file=file,
-                        line=place.line if place else None,
-                        column=place.column if place else None,
-                        path=dotted(finding.loc),
-                    )
-                )
-    raise SpecError(problems)
+    """The profile in one file. Raises SpecError with everything wrong in it."""
+    return Runner(**dict(read_section(Profile, path)), name=path.stem, file=str(path))
 
 
 def _dotted(device: ExpectedDevice) -> str:

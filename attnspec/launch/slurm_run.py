@@ -359,6 +359,10 @@ def _with(submission: Submission, **values: Any) -> Submission:
     return dataclasses.replace(submission, **values)
 
 
-def standing_ok(rows: Sequence[Mapping[str, Any]], image_id: str | None) -> frozenset[str]:
-    """case_ids of table rows with an ok record from this image (None: from no image). Pure."""
-    return frozenset(row["case_id"] for row in rows if row["status"] == "ok" and row["image_digest"] == image_id)
+def standing_ok(rows: Sequence[Mapping[str, Any]], images: Mapping[str, str | None]) -> frozenset[str]:
+    """case_ids of table rows with an ok record from their image. images: case_id -> image ID, None: no image. Pure."""
+    return frozenset(
+        row["case_id"]
+        for row in rows
+        if row["status"] == "ok" and row["case_id"] in images and row["image_digest"] == images[row["case_id"]]
+    )

@@ -15,6 +15,7 @@ from attnspec.errors import InputError, SpecError
 from attnspec.launch.run_folder import RunFolder
 from attnspec.launch.tables import collect_tables
 from attnspec.plan import Plan, compile_plan
+from attnspec.plan.document import read_images
 from attnspec.record.schema import Cell, Timing, column_names
 from attnspec.spec import Spec, load_spec
 from attnspec.support import Device
@@ -66,7 +67,7 @@ class OpenedRun:
         if device is not None:
             capability = device.get("capability")
             device = Device(**{**device, "capability": None if capability is None else tuple(capability)})
-        return compile_plan(self.spec, device=device, image=planned.get("image"))
+        return compile_plan(self.spec, device=device, images=read_images(planned))
 
     @cached_property
     def _tables(self) -> tuple[pa.Table, pa.Table]:

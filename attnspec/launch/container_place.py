@@ -1,0 +1,90 @@
+"""What a runner's containers see, run as, and find: between a profile and the launchers that use containers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from attnspec.catalog import validate_params
+from attnspec.errors import EnvironmentMissingError, InputError
+from attnspec.images.folder import image_folders
+from attnspec.images.pinning import Choice, PinnedImage, choose, declared, pin
+from attnspec.images.store import ImageStore
+from attnspec.launch.found import PATIENCE_S, PROBE, Found, found_from
+from attnspec.launch.runner_profile import Runner
+from attnspec.launchers import Mounted
+from attnspec.launchers._containers import Container, apptainer_argv, apptainer_env, docker_argv, podman_argv
+from attnspec.plan import Image
+
+STORES = ("docker", "podman")
+_RENDERERS = {"docker": docker_argv, "podman": podman_argv, "apptainer": apptainer_argv}
+_NVIDIA = Path("/dev/nvidiactl")
+
+
+def choices_of(runner: Runner, *, cwd: Path, environ: Mapping[str, str]) -> tuple[Choice, ...]:
+    """The images that a runner names, with their folders. Raises InputError for an unknown one."""
+    return choose(runner.image, image_folders(cwd=cwd, environ=environ))
+
+
+def plan_images(choices: Sequence[Choice]) -> tuple[Image, ...]:
+    """The same for planning: which image holds what."""
+    return tuple(
+        Image(name=str(choice.name))
+        if choice.contents is None
+        else Image(name=str(choice.name), kernels=choice.contents.kernels, strategies=choice.contents.strategies)
+        for choice in choices
+    )
+
+
+def pinned(runner: Runner, choice: Choice, *, unpinned: bool) -> PinnedImage:
+    """The image that a runner's jobs run in: checked here where docker or podman hold it, else as it is declared."""
+    if runner.launcher not in STORES:
+        return declared(choice, scheme="docker://" if runner.launcher == "apptainer" else "", unpinned=unpinned)
+    params = validate_params("launchers", runner.launcher, runner.options, path="options")
+    flags = () if params.get("tls_verify", True) else ("--tls-verify=false",)
+    return pin(choice, ImageStore(runner.launcher), unpinned=unpinned, pull_flags=flags)
+
+
+def mounted(runner: Runner) -> tuple[Mounted, ...]:
+    """The mounts of a profile. Raises InputError for one whose source is not there."""
+    mounts = []
+    for index, mount in enumerate(runner.mounts):
+        source = Path(mount.source).expanduser()
+        if not source.exists():
+            raise InputError(f"{runner.file}: mounts[{index}].source: {source} is not there")
+        mounts.append(Mounted(source=str(source), target=mount.target or str(source), read_only=mount.read_only))
+    return tuple(mounts)
+
+
+def user(runner: Runner) -> str | None:
+    """Whose files docker's containers write: ours. The others run as the user who starts them anyway."""
+    return f"{os.getuid()}:{os.getgid()}" if runner.launcher == "docker" and os.getuid() != 0 else None
+
+
+def look_inside(runner: Runner, image: PinnedImage, python: str) -> Found:
+    """What an image's interpreter finds on this machine. Raises EnvironmentMissingError when it fails."""
+    gpus = runner.device.type == "cuda" or (runner.device.type == "auto" and _NVIDIA.exists())
+    if runner.device.type == "cuda" and not _NVIDIA.exists():
+        raise EnvironmentMissingError(
+            f"runner {runner.name} expects {runner.expectation()}; this machine has no NVIDIA driver "
+            f"({_NVIDIA} is not there)"
+        )
+    container = Container(image=image.run_as, env=runner.env, gpus=gpus, network="none", mounts=mounted(runner))
+    argv = [*_RENDERERS[runner.launcher](container), python, "-c", PROBE]
+    added = apptainer_env(container) if runner.launcher == "apptainer" else {}
+    try:
+        answer = subprocess.run(
+            argv,
+            env={**os.environ, **added},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+    except OSError as error:
+        raise EnvironmentMissingError(f"{argv[0]} cannot be started: {error.strerror}") from None
+    except subprocess.TimeoutExpired:
+        raise EnvironmentMissingError(f"{python} in image {image.name} gave no answer in {PATIENCE_S:g} s") from None
+    return found_from(answer, f"{python} in image {image.name}")
