@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -33,15 +34,18 @@ from attnspec.launch.slurm_order import (
     SubmissionFolder,
     starts_without_result,
 )
+from attnspec.launch.srun_log import without_srun
 from attnspec.launch.supervised import Start, SupervisedJob
 from attnspec.launch.supervision import Ended, RecordOutcome, Said, Tell, Verdict
-from attnspec.launchers.slurm import step_argv, step_env
+from attnspec.launchers.slurm import meeting, prepare_argv, step_command
 from attnspec.record.status import FAILED, Status
 from attnspec.support import Device
 from attnspec.wire import EXIT_JOURNAL, EXIT_MISSING, Event, dumps, loads
 
 EXIT_CODES = {"done": 0, "missing": EXIT_MISSING, "journal": EXIT_JOURNAL, "interrupted": 128 + signal.SIGTERM}
 FENCE_S = 5.0
+PREPARE_S = 1800.0
+"""Time to pull an image of many gigabytes onto every node."""
 _PLAIN_VERDICTS = {Verdict.MISSING: "missing", Verdict.JOURNAL: "journal", Verdict.DONE: "done"}
 
 
@@ -91,6 +95,7 @@ class AllocationSupervisor:
 
     def _supervise(self) -> JobVerdict:
         try:
+            self._prepare()
             finish = self._job.run()
         finally:
             self._clear_steps()
@@ -101,6 +106,22 @@ class AllocationSupervisor:
             name = "time_limit" if self._signal == signal.SIGUSR1 else "interrupted"
             return JobVerdict(verdict=name, recorded_failure=failed)
         return JobVerdict(verdict=_PLAIN_VERDICTS[finish.verdict], text=finish.text, recorded_failure=failed)
+
+    def _prepare(self) -> None:
+        """Bring the image to every node. Raises EnvironmentMissingError, also for another image than the locked one."""
+        argv = prepare_argv(self._order.step)
+        if argv is None:
+            return
+        try:
+            done = subprocess.run(
+                argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=PREPARE_S
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise EnvironmentMissingError(f"the image cannot be brought to the nodes: {error}") from None
+        if done.returncode and self._signal is None:
+            raise EnvironmentMissingError(
+                f"the image cannot be used on the nodes:\n{without_srun(done.stderr).strip()}"
+            )
 
     def _wrong_allocation(self) -> str:
         """Why the allocation does not fit, with the numbers; empty when it does."""
@@ -130,11 +151,12 @@ class AllocationSupervisor:
 
     def _start(self, start: Start, hear: Callable[[Said | Ended], None]) -> WorkerProcess:
         self._clear_steps()
-        env = step_env(
-            start.request.env, code_path=self._order.code_path, master_addr=self._master, master_port=_free_port()
-        )
+        path = self._order.import_path
+        env = {**({"PYTHONPATH": path} if path else {}), **start.request.env}
+        met = meeting(master_addr=self._master, master_port=_free_port())
+        argv, added = step_command(self._order.step, str(start.path), {**env, **met})
         try:
-            return WorkerProcess(step_argv(self._order.step, str(start.path)), env, start.log, hear)
+            return WorkerProcess(argv, added, start.log, hear)
         except OSError as error:
             raise refused(start.log, error) from error
 

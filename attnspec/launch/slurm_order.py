@@ -42,13 +42,17 @@ class Expected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmOrder:
-    """One job for a supervisor. request: with all cases. num_packs: case_id -> packs that it is measured on."""
+    """One job for a supervisor.
+
+    request: with all cases. num_packs: case_id -> packs that it is measured on. import_path: PYTHONPATH of the host,
+    which counts outside containers.
+    """
 
     request: JobRequest
     num_packs: Mapping[str, int]
     step: Step
-    code_path: str
     expected: Expected
+    import_path: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,10 +7,12 @@ from typing import Literal
 
 from attnspec.catalog import validate_params
 from attnspec.errors import EnvironmentMissingError, InputError
-from attnspec.launch.job_runner import Launch
+from attnspec.launch.container_place import mounted
+from attnspec.launch.job_runner import Launch, code_path
+from attnspec.launch.provenance import PACKAGE
 from attnspec.launch.runner_profile import Runner
 from attnspec.launch.slurm_cluster import Cluster, Node
-from attnspec.launchers.slurm import Allocation, Params, Step, lay_out
+from attnspec.launchers.slurm import Allocation, Params, RankContainer, Step, lay_out
 from attnspec.plan import Job
 
 
@@ -40,8 +42,43 @@ def allocation_of(runner: Runner, world_size: int, device: Literal["cpu", "cuda"
 
 
 def step_of(launch: Launch, job: Job) -> Step:
-    """What one srun of a job starts."""
-    return Step(layout=lay_out(job.world_size, launch.runner.gpus_per_node), python=launch.python)
+    """What one srun of a job starts. Raises InputError for a mount that is not there."""
+    return Step(
+        layout=lay_out(job.world_size, launch.runner.gpus_per_node),
+        python=launch.python_of(job),
+        code_path=str(code_path(launch.folder)),
+        container=_container_of(launch, job),
+    )
+
+
+def _container_of(launch: Launch, job: Job) -> RankContainer | None:
+    image, asked = launch.image_of(job), launch.runner.slurm
+    if image is None or asked is None or asked.container is None:
+        return None
+    return RankContainer(
+        program=asked.container,
+        image=image_reference(asked.container, image.run_as),
+        image_id=image.image_id,
+        run_dir=str(launch.folder.path.resolve()),
+        package=str(PACKAGE),
+        plugins=launch.plugins,
+        mounts=mounted(launch.runner),
+        gpus=launch.device == "cuda",
+    )
+
+
+def image_reference(program: str, reference: str) -> str:
+    """What a program calls an image. Pure.
+
+    >>> image_reference("pyxis", "nvcr.io/nvidia/pytorch@sha256:ab"), image_reference("apptainer", "r:5000/a@sha256:ab")
+    ('docker://nvcr.io#nvidia/pytorch@sha256:ab', 'docker://r:5000/a@sha256:ab')
+    >>> image_reference("podman", "sha256:ab")
+    'sha256:ab'
+    """
+    if program == "podman":
+        return reference
+    host, slash, path = reference.partition("/")
+    return f"docker://{host}#{path}" if program == "pyxis" and slash else f"docker://{reference}"
 
 
 def check_cluster(runner: Runner, world_sizes: Mapping[int, str], cluster: Cluster) -> Literal["cpu", "cuda"]:

@@ -7,6 +7,7 @@ go on by themselves, and the next `run` takes them up. SIGINT and SIGTERM cancel
 from __future__ import annotations
 
 import dataclasses
+import os
 import secrets
 import signal
 import sys
@@ -17,7 +18,7 @@ from typing import Any
 
 from attnspec.errors import EnvironmentMissingError, InputError, JournalError
 from attnspec.launch.happenings import CaseEnded, JobBegan, Said, Watcher
-from attnspec.launch.job_runner import Launch, code_path, happenings_of, newest_environment, num_packs, template
+from attnspec.launch.job_runner import Launch, happenings_of, newest_environment, num_packs, template
 from attnspec.launch.provenance import PACKAGE
 from attnspec.launch.slurm_cluster import Cluster, JobState, SlurmError
 from attnspec.launch.slurm_judgement import MAX_TRIES, Judgement, Next, judge
@@ -180,7 +181,7 @@ class SlurmRun:
             request=template(launch, job, frozenset(submission.case_ids)),
             num_packs=num_packs(followed.left),
             step=step_of(launch, job),
-            code_path=str(code_path(launch.folder)),
+            import_path=os.environ.get("PYTHONPATH") if launch.image_of(job) is None else None,
             expected=Expected(
                 runner=launch.runner.name, type=expected.type, model=expected.model, capability=expected.capability
             ),

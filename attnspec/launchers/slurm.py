@@ -9,19 +9,52 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from attnspec.errors import InputError
+from attnspec.launchers import WORKER, Mounted, worker_env
+from attnspec.launchers._containers import (
+    Container,
+    apptainer_argv,
+    apptainer_env,
+    container_env,
+    podman_argv,
+    worker_mounts,
+)
 from attnspec.params import param
 
 SUBMITS = True
 """Jobs outlive the command that submits them: see attnspec.launch.slurm_run."""
 PROGRAMS = ("sbatch", "squeue", "scontrol", "scancel", "sinfo")
-WORKER = "attnspec.worker"
 SUPERVISOR = "attnspec.launch.slurm_job"
 RANKS_FROM = "ATTNSPEC_RANKS"
 """Tells a worker whose variables say which rank it is: `slurm` means SLURM_PROCID, SLURM_NTASKS and SLURM_LOCALID."""
-WARNING_S = 60
-"""So long before its time limit (Slurm counts in minutes) a job is told that it comes."""
+WARNING_S = 30
+"""So long before its time limit a job is told that it comes; up to a minute earlier, since Slurm counts in minutes."""
+INHERITED = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_JOB_ID", "SLURM_STEP_ID")
+"""What srun tells each rank, to be handed on into its container."""
+_PODMAN_RANK = """\
+cid="$1/$SLURM_JOB_ID.$SLURM_STEP_ID.$SLURM_PROCID"
+shift
+exec 3<&0
+podman run --cidfile="$cid" "$@" <&3 3<&- &
+rank=$!
+exec 3<&-
+end() {
+    trap '' TERM INT HUP
+    kill -TERM "$rank" 2> /dev/null
+    for _ in 1 2 3 4 5 6 7 8 9 10; do kill -0 "$rank" 2> /dev/null || break; sleep 0.2; done
+    [ ! -s "$cid" ] || podman rm --force --time 0 "$(cat "$cid")" > /dev/null 2>&1
+    rm -f "$cid"
+    exit 143
+}
+trap end TERM INT HUP
+wait "$rank"
+code=$?
+rm -f "$cid"
+exit "$code"
+"""
+"""One rank in a container. podman's containers leave the process tree of the step, so the step's end must end them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,13 +94,32 @@ class Allocation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankContainer:
+    """The container of every rank. program: pyxis, apptainer or podman. image: what the program calls it.
+
+    image_id: what `podman image inspect` must say; None where only the reference says which image it is. package: the
+    folder `attnspec` of the code that is to run. scratch: a folder on every node's own disk, for podman's marks.
+    """
+
+    program: Literal["pyxis", "apptainer", "podman"]
+    image: str
+    image_id: str | None
+    run_dir: str
+    package: str
+    plugins: tuple[str, ...] = ()
+    mounts: tuple[Mounted, ...] = ()
+    gpus: bool = False
+    scratch: str = "/tmp"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What one srun starts on every rank. before: srun's own further arguments. rank: in front of the interpreter."""
+    """What one srun starts on every rank. code_path: the folder that holds the package attnspec, outside containers."""
 
     layout: Layout
     python: str
-    srun_options: tuple[str, ...] = ()
-    rank_argv: tuple[str, ...] = ()
+    code_path: str
+    container: RankContainer | None = None
 
 
 def lay_out(world_size: int, ranks_per_node: int | None) -> Layout:
@@ -152,14 +204,17 @@ def _quoted(word: str) -> str:
     return shlex.quote(word)
 
 
-def step_argv(step: Step, request_path: str) -> list[str]:
-    """The srun that starts one worker per rank.
+def step_command(step: Step, request_path: str, env: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+    """The srun that starts one worker per rank, and what it adds to the environment.
 
-    >>> " ".join(step_argv(Step(layout=lay_out(2, 1), python="python3"), "/r/q.json")[-5:])
-    '--input=all python3 -m attnspec.worker /r/q.json'
+    env: the request's, with `meeting`. Raises InputError for a path that pyxis cannot mount.
+
+    >>> argv, env = step_command(Step(layout=lay_out(2, 1), python="python3", code_path="/src"), "/r/q.json", {})
+    >>> " ".join(argv[-5:]), env["PYTHONPATH"], env["OMP_NUM_THREADS"]
+    ('--input=all python3 -m attnspec.worker /r/q.json', '/src', '1')
     """
-    layout = step.layout
-    return [
+    layout, container = step.layout, step.container
+    srun = [
         "srun",
         "--mpi=none",
         "--kill-on-bad-exit=1",
@@ -168,25 +223,74 @@ def step_argv(step: Step, request_path: str) -> list[str]:
         f"--ntasks-per-node={layout.tasks_per_node}",
         "--export=ALL",
         "--input=all",
-        *step.srun_options,
-        *step.rank_argv,
-        step.python,
-        "-m",
-        WORKER,
-        request_path,
+    ]
+    worker = [step.python, "-m", WORKER, request_path]
+    if container is None:
+        return [*srun, *worker], worker_env(env, step.code_path, layout.num_tasks)
+    held = _container(container, env, layout.num_tasks)
+    if container.program == "pyxis":
+        return [*srun, *_pyxis_options(held), *worker], dict(held.env)
+    if container.program == "apptainer":
+        return [*srun, *apptainer_argv(held), *worker], apptainer_env(held)
+    return [*srun, *_podman_rank(held, container.scratch), *worker], {}
+
+
+def prepare_argv(step: Step) -> list[str] | None:
+    """An srun that brings the image to every node and refuses another than the locked one; None where none is needed.
+
+    pyxis and apptainer fetch by digest when a rank starts.
+    """
+    container = step.container
+    if container is None or container.program != "podman":
+        return None
+    nodes = step.layout.num_nodes
+    script = (
+        'podman image exists "$1" || podman pull --quiet "$1" > /dev/null || exit 3\n'
+        'found=$(podman image inspect --format "{{.Id}}" "$1") || exit 3\n'
+        '[ "sha256:${found#sha256:}" = "${2:-sha256:$found}" ] ||'
+        ' { echo "image $1 on $(hostname) has the ID sha256:$found; locked is $2" >&2; exit 3; }\n'
+    )
+    spread = ["srun", "--mpi=none", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", "--export=ALL"]
+    return [*spread, "sh", "-c", script, "attnspec-image", container.image, container.image_id or ""]
+
+
+def meeting(*, master_addr: str, master_port: int) -> dict[str, str]:
+    """What tells the ranks where rank 0 listens, and that srun says who they are."""
+    return {"MASTER_ADDR": master_addr, "MASTER_PORT": str(master_port), RANKS_FROM: "slurm"}
+
+
+def _container(container: RankContainer, env: Mapping[str, str], num_tasks: int) -> Container:
+    return Container(
+        image=container.image,
+        env=container_env(env, num_tasks),
+        inherited=(*INHERITED, "CUDA_VISIBLE_DEVICES") if container.gpus else INHERITED,
+        mounts=worker_mounts(
+            run_dir=container.run_dir, package=container.package, plugins=container.plugins, mounts=container.mounts
+        ),
+        gpus=container.gpus,
+    )
+
+
+def _pyxis_options(container: Container) -> list[str]:
+    """pyxis hands srun's environment into the container; of variables that the image sets too, only those named win."""
+    return [
+        f"--container-image={container.image}",
+        f"--container-mounts={','.join(map(_pyxis_mount, container.mounts))}",
+        f"--container-env={','.join(container.env)}",
+        "--container-workdir=/",
+        "--no-container-mount-home",
+        "--no-container-entrypoint",
     ]
 
 
-def step_env(env: Mapping[str, str], *, code_path: str, master_addr: str, master_port: int) -> dict[str, str]:
-    """What srun adds to the environment of every rank. env: the request's. master: where rank 0 listens."""
-    held = env.get("PYTHONPATH")
-    return {
-        "OMP_NUM_THREADS": "1",
-        **env,
-        "PYTHONPATH": f"{code_path}:{held}" if held else code_path,
-        "PYTHONSAFEPATH": "1",
-        "PYTHONUNBUFFERED": "1",
-        "MASTER_ADDR": master_addr,
-        "MASTER_PORT": str(master_port),
-        RANKS_FROM: "slurm",
-    }
+def _pyxis_mount(mounted: Mounted) -> str:
+    for path in (mounted.source, mounted.target):
+        if set(path) & set(",:"):
+            raise InputError(f"{path}: pyxis cannot mount a path with a comma or colon; choose another with --out")
+    return f"{mounted.source}:{mounted.target}{':ro' if mounted.read_only else ''}"
+
+
+def _podman_rank(container: Container, scratch: str) -> list[str]:
+    program, verb, *flags = podman_argv(container)
+    assert (program, verb) == ("podman", "run")
+    return ["sh", "-c", _PODMAN_RANK, "attnspec-rank", scratch, *flags]
