@@ -80,7 +80,7 @@ class SlurmRun:
         signals: StopSignals,
         *,
         ok: Collection[str] = (),
-        poll_s: float = POLL_S,
+        poll_s: float | None = None,
     ) -> None:
         """ok: case_ids with an ok record that stands, so that no job is submitted for these alone."""
         self._launch = launch
@@ -88,7 +88,7 @@ class SlurmRun:
         self._watch = watch
         self._signals = signals
         self._ok = frozenset(ok)
-        self._poll_s = poll_s
+        self._poll_s = POLL_S if poll_s is None else poll_s
         self._cluster = Cluster()
         self._params = launcher_params(launch.runner)
         self._followed: list[_Followed] = []
