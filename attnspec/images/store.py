@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from attnspec.errors import EnvironmentMissingError
@@ -35,7 +36,7 @@ class StoredImage:
 
     image_id: str
     digests: tuple[str, ...] = ()
-    created: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
     size_bytes: int | None = None
 
 
@@ -64,7 +65,7 @@ class ImageStore:
         return StoredImage(
             image_id=_prefixed(found["Id"]),
             digests=tuple(dict.fromkeys(one.rpartition("@")[2] for one in digests)),
-            created=found.get("Created"),
+            labels=(found.get("Config") or {}).get("Labels") or {},
             size_bytes=found.get("Size"),
         )
 
@@ -93,12 +94,23 @@ class ImageStore:
                 f"{python} in image {image_id} does not list its packages: {_last_words(done)}"
             ) from None
 
-    def run(self, arguments: Sequence[str], timeout_s: float) -> str:
+    def push(self, reference: str, target: str, *, flags: Sequence[str] = ()) -> str:
+        """Send an image to a repository; the digest of its manifest there."""
+        self._run(["tag", reference, f"{target}:latest"], LOOK_S)
+        self._run(["push", "--quiet", *flags, f"{target}:latest"], PULL_S)
+        self._run(["pull", "--quiet", *flags, f"{target}:latest"], PULL_S)  # the store learns the digest by this
+        held = json.loads(self._run(["image", "inspect", f"{target}:latest"], LOOK_S).stdout)[0]
+        digests = [one.partition("@")[2] for one in held.get("RepoDigests") or [] if one.startswith(f"{target}@")]
+        if not digests:
+            raise EnvironmentMissingError(f"{self.program} does not tell the digest that {target} was pushed under")
+        return str(digests[-1])
+
+    def run(self, arguments: Sequence[str], timeout_s: float, *, cwd: Path | None = None) -> str:
         """Any other command of the program; what it prints."""
-        return self._run(arguments, timeout_s).stdout.decode(errors="replace")
+        return self._run(arguments, timeout_s, cwd=cwd).stdout.decode(errors="replace")
 
     def _run(
-        self, arguments: Sequence[str], timeout_s: float, *, check: bool = True
+        self, arguments: Sequence[str], timeout_s: float, *, check: bool = True, cwd: Path | None = None
     ) -> subprocess.CompletedProcess[bytes]:
         try:
             done = subprocess.run(
@@ -107,6 +119,7 @@ class ImageStore:
                 capture_output=True,
                 timeout=timeout_s,
                 check=False,
+                cwd=cwd,
             )
         except OSError as error:
             raise EnvironmentMissingError(f"{self.program} cannot be started: {error.strerror}") from None
