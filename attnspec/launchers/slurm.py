@@ -247,8 +247,9 @@ def prepare_argv(step: Step) -> list[str] | None:
     script = (
         'podman image exists "$1" || podman pull --quiet "$1" > /dev/null || exit 3\n'
         'found=$(podman image inspect --format "{{.Id}}" "$1") || exit 3\n'
-        '[ "sha256:${found#sha256:}" = "${2:-sha256:$found}" ] ||'
-        ' { echo "image $1 on $(hostname) has the ID sha256:$found; locked is $2" >&2; exit 3; }\n'
+        "found=sha256:${found#sha256:}\n"
+        '[ "$found" = "${2:-$found}" ] ||'
+        ' { echo "image $1 on $(hostname) has the ID $found; locked is $2" >&2; exit 3; }\n'
     )
     spread = ["srun", "--mpi=none", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", "--export=ALL"]
     return [*spread, "sh", "-c", script, "attnspec-image", container.image, container.image_id or ""]
