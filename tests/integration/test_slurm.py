@@ -246,11 +246,16 @@ def test_a_submission_that_never_reached_slurm_is_given_up(tmp_path):
     (lost / "submission.json").write_text(
         json.dumps({**written, "number": 2, "token": "attnspec-nowhere", "slurm_id": None, "ended": None})
     )
+    script = lost / "job.sh"
+    script.write_text(script.read_text().replace(str(file.parent), str(lost)))
+    for left in ("events.jsonl", "verdict.json"):
+        (lost / left).unlink()
     runs.run(0)
     assert runs.submissions()[1]["ended"] == "never submitted"
-    late = slurm("sbatch", "--parsable", "--wait", "--nodes=2", "--output=/dev/null", str(lost / "job.sh")).strip()
+    late = slurm("sbatch", "--parsable", "--wait", "--nodes=2", f"--output={lost / 'late.log'}", str(script)).strip()
     assert late.isdigit()
-    assert not (lost / "events.jsonl").read_text().count(f'"Slurm job {late}')
+    assert "this submission was given up; nothing to do" in (lost / "late.log").read_text()
+    assert not (lost / "events.jsonl").exists()
 
 
 def test_scancel_ends_the_run_and_leaves_nothing(tmp_path):
