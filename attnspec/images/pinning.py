@@ -23,8 +23,8 @@ class PinnedImage:
     """An image that jobs run in.
 
     name: as the runner names it. run_as: what the launcher's program calls it. image_id: None where the program tells
-    none (apptainer, pyxis). digest: of its manifest in a registry, where known. pinned: whether it is the one that a
-    lock or digest names.
+    none (apptainer, pyxis). digest, repository: of its manifest, and where to pull it, where known. pinned: whether it
+    is the one that a lock or digest names. packages: the Python packages in it, once somebody has looked.
     """
 
     name: str
@@ -32,6 +32,7 @@ class PinnedImage:
     python: str = "python3"
     image_id: str | None = None
     digest: str | None = None
+    repository: str | None = None
     pinned: bool = True
     packages: Mapping[str, str] = field(default_factory=dict)
 
@@ -45,6 +46,8 @@ class PinnedImage:
         return {
             "image_id": self.image_id,
             "digest": self.digest,
+            "repository": self.repository,
+            "python": self.python,
             "pinned": self.pinned,
             "packages": dict(self.packages) or None,
         }
@@ -93,8 +96,38 @@ def pin(choice: Choice, store: ImageStore, *, unpinned: bool = False, pull_flags
         run_as=found.image_id,
         image_id=found.image_id,
         digest=name.digest or next(iter(found.digests), None),
+        repository=name.repository,
         pinned=name.pinned,
-        packages=store.packages(found.image_id, choice.python),
+    )
+
+
+def pin_recorded(
+    name: str, facts: Mapping[str, Any], store: ImageStore, *, pull_flags: Sequence[str] = ()
+) -> PinnedImage:
+    """The very image that a run recorded (PinnedImage.facts), pulled by digest where it is not here any more.
+
+    Raises EnvironmentMissingError where it cannot be had.
+    """
+    image_id, digest, repository = facts["image_id"], facts["digest"], facts["repository"]
+    found = store.find(image_id)
+    if found is None and digest is not None and repository is not None:
+        found = store.pull(f"{repository}@{digest}", flags=pull_flags)
+        if found.image_id != image_id:
+            raise EnvironmentMissingError(
+                f"image {name}: {repository}@{digest} has image ID {found.image_id}; the run used {image_id}"
+            )
+    if found is None:
+        raise EnvironmentMissingError(
+            f"image {name}: the run used image ID {image_id}, which is not here and was in no registry"
+        )
+    return PinnedImage(
+        name=name,
+        run_as=found.image_id,
+        python=facts["python"],
+        image_id=found.image_id,
+        digest=digest,
+        repository=repository,
+        pinned=facts["pinned"],
     )
 
 
@@ -119,6 +152,7 @@ def declared(choice: Choice, *, scheme: str = "", unpinned: bool = False) -> Pin
         python=choice.python,
         image_id=None if lock is None else lock.image_id,
         digest=name.digest if lock is None else lock.manifest_digest,
+        repository=name.repository if lock is None else lock.reference,
         pinned=name.pinned,
         packages={} if lock is None else lock.packages or {},
     )
@@ -145,8 +179,12 @@ def _pin_folder(
             f"image {folder.name} is not here, and its lock names no registry to pull it from; "
             f"`attnspec image build {folder.name}` builds it"
         )
-    packages = store.packages(here.image_id, choice.python)
-    wrong = ["it has no lock"] if lock is None else differences_from_lock(lock, here, packages)
+    if lock is None:
+        wrong = ["it has no lock"]
+    elif lock.image_id == here.image_id:
+        wrong = []
+    else:
+        wrong = differences_from_lock(lock, here, store.packages(here.image_id, choice.python))
     if wrong and not unpinned:
         raise EnvironmentMissingError(
             f"image {folder.name} is not the locked one ({folder.lock_file}):\n"
@@ -159,8 +197,8 @@ def _pin_folder(
         python=choice.python,
         image_id=here.image_id,
         digest=None if wrong or lock is None else lock.manifest_digest,
+        repository=None if wrong or lock is None else lock.reference,
         pinned=not wrong,
-        packages=packages,
     )
 
 

@@ -41,10 +41,19 @@ def plan_images(choices: Sequence[Choice]) -> tuple[Image, ...]:
 def pinned(runner: Runner, choice: Choice, *, unpinned: bool) -> PinnedImage:
     """The image that a runner's jobs run in: checked here where docker or podman hold it, else as it is declared."""
     if runner.launcher not in STORES:
-        return declared(choice, scheme="docker://" if runner.launcher == "apptainer" else "", unpinned=unpinned)
+        return declared(choice, scheme=scheme_of(runner), unpinned=unpinned)
+    return pin(choice, ImageStore(runner.launcher), unpinned=unpinned, pull_flags=pull_flags(runner))
+
+
+def scheme_of(runner: Runner) -> str:
+    """What a launcher's program wants in front of a reference."""
+    return "docker://" if runner.launcher == "apptainer" else ""
+
+
+def pull_flags(runner: Runner) -> tuple[str, ...]:
+    """Flags of a pull. Raises SpecError for wrong options of the launcher."""
     params = validate_params("launchers", runner.launcher, runner.options, path="options")
-    flags = () if params.get("tls_verify", True) else ("--tls-verify=false",)
-    return pin(choice, ImageStore(runner.launcher), unpinned=unpinned, pull_flags=flags)
+    return () if params.get("tls_verify", True) else ("--tls-verify=false",)
 
 
 def mounted(runner: Runner) -> tuple[Mounted, ...]:

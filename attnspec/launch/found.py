@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,8 +18,16 @@ PATIENCE_S = 180.0
 
 # Runs in the runner's interpreter, which may lack anything but Python; so no attnspec and no torch outside `try`.
 PROBE = """
-import json, sys
-found = {"python": "%d.%d.%d" % sys.version_info[:3], "versions": {}, "missing": {}, "devices": []}
+import importlib.metadata, json, re, sys
+found = {"python": "%d.%d.%d" % sys.version_info[:3], "versions": {}, "missing": {}, "devices": [], "packages": {}}
+for one in importlib.metadata.distributions():
+    if one.metadata["Name"]:
+        found["packages"].setdefault(re.sub("[-_.]+", "-", one.metadata["Name"]).lower(), one.version)
+try:
+    driver = re.search(r"\\b\\d+\\.\\d+(\\.\\d+)?\\b", open("/proc/driver/nvidia/version").read())
+    found["driver"] = driver and driver.group()
+except OSError:
+    pass
 for name in ("torch", "numpy", "pyarrow"):
     try:
         found["versions"][name] = str(__import__(name).__version__)
@@ -38,13 +46,18 @@ print(json.dumps(found))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A runner's interpreter and its CUDA devices. missing: package -> why it does not import."""
+    """A runner's interpreter and its CUDA devices.
+
+    missing: package -> why it does not import. packages: every package installed there, by normalised name.
+    """
 
     python: str
     versions: Mapping[str, str]
     missing: Mapping[str, str]
     cuda: str | None
     devices: tuple[Device, ...]
+    packages: Mapping[str, str] = field(default_factory=dict)
+    driver: str | None = None
 
     @property
     def device(self) -> Device:
@@ -98,6 +111,8 @@ def found_from(answer: subprocess.CompletedProcess[bytes], who: str) -> Found:
         versions=content["versions"],
         missing=content["missing"],
         cuda=content.get("cuda"),
+        packages=dict(sorted(content["packages"].items())),
+        driver=content.get("driver"),
         devices=tuple(
             Device(type="cuda", capability=tuple(one["capability"]), model=one["model"]) for one in content["devices"]
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -100,6 +101,10 @@ def check_place(seen: Survey, plan: Plan, only: Collection[str] | None) -> Place
     try:
         images = _images(seen, names)
         founds = [look_inside(runner, image, runner.python or image.python) for image in images.values()]
+        images = {
+            name: dataclasses.replace(image, packages=found.packages)
+            for (name, image), found in zip(images.items(), founds, strict=True)
+        }
     except EnvironmentMissingError as error:
         raise EnvironmentMissingError(f"{error}\n{instead(world_sizes)}") from None
     (device,) = {device_type(runner, found, world_sizes=world_sizes) for found in founds}

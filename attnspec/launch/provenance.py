@@ -80,6 +80,8 @@ def gather(
             "python": found.python,
             "versions": dict(found.versions),
             "cuda": found.cuda,
+            "driver": found.driver,
+            "packages": dict(found.packages),
             "devices": [{"model": one.model, "capability": one.capability} for one in found.devices],
         },
     }
