@@ -74,7 +74,7 @@ class Cluster:
     def find(self, token: str) -> int | None:
         """The job of a name that only one job has; None where Slurm knows none."""
         for argv in (
-            ["squeue", "--noheader", f"--name={token}", "--format=%A"],
+            ["squeue", "--me", "--noheader", f"--name={token}", "--format=%A"],
             ["sacct", "--noheader", "--allocations", "--parsable2", f"--name={token}", "--format=JobIDRaw"],
         ):
             with suppress(SlurmError):
@@ -92,7 +92,7 @@ class Cluster:
             return {}
         listed = ",".join(map(str, sorted(numbers)))
         # Without --jobs: it fails when one of them is forgotten.
-        found = parse_queue(_ask(["squeue", "--noheader", "--states=all", "--format=%A|%T|%r"]))
+        found = parse_queue(_ask(["squeue", "--me", "--noheader", "--states=all", "--format=%A|%T|%r"]))
         held = {number: state for number, state in found.items() if number in numbers and not state.over}
         ended = set(numbers) - held.keys()
         if ended:

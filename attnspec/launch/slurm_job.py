@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import BinaryIO
@@ -37,13 +38,16 @@ from attnspec.launch.slurm_order import (
 from attnspec.launch.srun_log import without_srun
 from attnspec.launch.supervised import Start, SupervisedJob
 from attnspec.launch.supervision import Ended, RecordOutcome, Said, Tell, Verdict
-from attnspec.launchers.slurm import meeting, prepare_argv, step_command
+from attnspec.launchers.slurm import meeting, prepare_argv, roll_call_argv, step_command
 from attnspec.record.status import FAILED, Status
 from attnspec.support import Device
 from attnspec.wire import EXIT_JOURNAL, EXIT_MISSING, Event, dumps, loads
 
 EXIT_CODES = {"done": 0, "missing": EXIT_MISSING, "journal": EXIT_JOURNAL, "interrupted": 128 + signal.SIGTERM}
 FENCE_S = 5.0
+SETTLE_S = 3.0
+"""Slurm signals ranks and batch script at one time; so long a worker's end waits for the signal that explains it."""
+ROLL_CALL_S = 90.0
 PREPARE_S = 1800.0
 """Time to pull an image of many gigabytes onto every node."""
 _PLAIN_VERDICTS = {Verdict.MISSING: "missing", Verdict.JOURNAL: "journal", Verdict.DONE: "done"}
@@ -62,6 +66,8 @@ class AllocationSupervisor:
         self._slurm_id = int(environ["SLURM_JOB_ID"])
         self._master = first_host(environ["SLURM_JOB_NODELIST"])
         self._signal: int | None = None
+        self._told_to_stop = threading.Event()
+        self._lost = ""
         self._mismatch: str | None = None
         self._recorded_failure = False
         self._stream: BinaryIO | None = None
@@ -102,6 +108,8 @@ class AllocationSupervisor:
         failed = self._recorded_failure
         if self._mismatch is not None:
             return JobVerdict(verdict="missing", text=self._mismatch)
+        if self._lost and self._signal is None:
+            return JobVerdict(verdict="failed", text=self._lost, recorded_failure=failed)
         if finish.verdict is Verdict.INTERRUPTED:
             name = "time_limit" if self._signal == signal.SIGUSR1 else "interrupted"
             return JobVerdict(verdict=name, recorded_failure=failed)
@@ -156,9 +164,32 @@ class AllocationSupervisor:
         met = meeting(master_addr=self._master, master_port=_free_port())
         argv, added = step_command(self._order.step, str(start.path), {**env, **met})
         try:
-            return WorkerProcess(argv, added, start.log, hear)
+            return WorkerProcess(argv, added, start.log, partial(self._consider, hear))
         except OSError as error:
             raise refused(start.log, error) from error
+
+    def _consider(self, hear: Callable[[Said | Ended], None], happened: Said | Ended) -> None:
+        """Before a worker's end is blamed on a case: is it the allocation that ends, or a node that is gone?"""
+        if isinstance(happened, Ended) and happened.returncode and not self._told_to_stop.wait(SETTLE_S):
+            self._lost = self._roll_call()
+            if self._lost:
+                self._job.stop()
+        hear(happened)
+
+    def _roll_call(self) -> str:
+        """Why not all nodes start a process; empty when they do."""
+        try:
+            done = subprocess.run(
+                roll_call_argv(self._order.step),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=ROLL_CALL_S,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return f"nodes of the allocation do not answer: {error}"
+        return f"nodes of the allocation do not answer: {done.stderr.strip()}" if done.returncode else ""
 
     def _clear_steps(self) -> None:
         """No rank of an earlier worker is left on any node."""
@@ -200,6 +231,7 @@ class AllocationSupervisor:
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self._signal = self._signal or number
         self._job.stop()
+        self._told_to_stop.set()
 
     def _watch_fence(self) -> None:
         """End when a later start has taken over: Slurm took this one for lost."""

@@ -27,11 +27,16 @@ class Next(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """next, and why in words. time_limit: whether Slurm ended it for the time that it took."""
+    """next, and why in words.
+
+    time_limit: whether Slurm ended it for the time that it took. nodes_failed: whether its nodes stopped answering,
+    which Slurm may not have noticed yet.
+    """
 
     next: Next
     reason: str = ""
     time_limit: bool = False
+    nodes_failed: bool = False
 
 
 def judge(state: JobState | None, verdict: JobVerdict | None, *, unknown_s: float = 0.0) -> Judgement:
@@ -59,5 +64,8 @@ def judge(state: JobState | None, verdict: JobVerdict | None, *, unknown_s: floa
     time_limit = state.state in ("TIMEOUT", "DEADLINE") or (verdict is not None and verdict.verdict == "time_limit")
     words = f": {verdict.text}" if verdict is not None and verdict.text else ""
     return Judgement(
-        next=Next.RESUBMIT, reason=f"{'time limit' if time_limit else state.state}{words}", time_limit=time_limit
+        next=Next.RESUBMIT,
+        reason=f"{'time limit' if time_limit else state.state}{words}",
+        time_limit=time_limit,
+        nodes_failed=verdict is not None and verdict.verdict == "failed",
     )

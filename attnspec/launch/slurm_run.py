@@ -161,7 +161,7 @@ class SlurmRun:
 
     # Submitting
 
-    def _submit(self, followed: _Followed) -> None:
+    def _submit(self, followed: _Followed, *, begin_in_s: int = 0) -> None:
         launch, job = self._launch, followed.job
         if cancel_marker(launch.folder.path).exists():
             raise EnvironmentMissingError("the run was cancelled from elsewhere")
@@ -199,6 +199,7 @@ class SlurmRun:
             output=str(folder.slurm_log),
             script=str(folder.script),
             after=[one for one in (self._next_lane(),) if one is not None],
+            begin_in_s=begin_in_s,
         )
         slurm_id = self._cluster.submit(argv)
         submission = _with(submission, slurm_id=slurm_id)
@@ -278,6 +279,7 @@ class SlurmRun:
         self._hear(followed)
         if judgement.next in (Next.MISSING, Next.JOURNAL):
             self._judged(followed, judgement.next.value)
+            self._followed.remove(followed)
             if judgement.next is Next.JOURNAL:
                 raise JournalError(judgement.reason)
             raise EnvironmentMissingError(
@@ -312,7 +314,7 @@ class SlurmRun:
             self._followed.remove(followed)
             return
         self._tell(f"Slurm job {slurm_id} ended ({judgement.reason}); submitting what is left")
-        self._submit(followed)
+        self._submit(followed, begin_in_s=self._params.retry_after_s if judgement.nodes_failed else 0)
 
     def _record(self, followed: _Followed, judgement: Judgement) -> None:
         """Outcomes of cases that no worker and no supervisor could tell of."""

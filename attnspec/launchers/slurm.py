@@ -64,6 +64,9 @@ class Params:
     jobs_at_once: int = param(
         default=1, ge=1, doc="Jobs that may run at the same time; they share the network, so more than one may disturb."
     )
+    retry_after_s: int = param(
+        default=300, ge=0, doc="How long a job whose nodes do not answer waits before it is tried on others."
+    )
     host_python: str | None = param(
         default=None, doc="Interpreter of the supervisor on the compute nodes; null: the one that runs attnspec."
     )
@@ -134,10 +137,13 @@ def lay_out(world_size: int, ranks_per_node: int | None) -> Layout:
     return Layout(num_nodes=num_nodes, num_tasks=world_size, tasks_per_node=-(-world_size // num_nodes))
 
 
-def sbatch_argv(allocation: Allocation, *, output: str, script: str, after: Sequence[int] = ()) -> list[str]:
+def sbatch_argv(
+    allocation: Allocation, *, output: str, script: str, after: Sequence[int] = (), begin_in_s: int = 0
+) -> list[str]:
     """The command that submits a batch script.
 
     output: file for what the batch script prints. after: numbers of jobs that must have ended, however they did.
+    begin_in_s: seconds before it may start.
 
     >>> held = Allocation(name="a", layout=lay_out(2, 1), partition="main")
     >>> sbatch_argv(held, output="/r/out", script="/r/job.sh", after=[7])[2:7]
@@ -160,6 +166,7 @@ def sbatch_argv(allocation: Allocation, *, output: str, script: str, after: Sequ
         *(f"--{name}={value}" for name, value in asked.items() if value is not None),
         *_gpus(allocation),
         *(["--dependency=afterany:" + ":".join(map(str, after)), "--kill-on-invalid-dep=yes"] if after else []),
+        *([f"--begin=now+{begin_in_s}"] if begin_in_s else []),
         f"--signal=B:USR1@{WARNING_S}",
         "--requeue",
         "--open-mode=append",
@@ -243,7 +250,6 @@ def prepare_argv(step: Step) -> list[str] | None:
     container = step.container
     if container is None or container.program != "podman":
         return None
-    nodes = step.layout.num_nodes
     script = (
         'podman image exists "$1" || podman pull --quiet "$1" > /dev/null || exit 3\n'
         'found=$(podman image inspect --format "{{.Id}}" "$1") || exit 3\n'
@@ -251,8 +257,21 @@ def prepare_argv(step: Step) -> list[str] | None:
         '[ "$found" = "${2:-$found}" ] ||'
         ' { echo "image $1 on $(hostname) has the ID $found; locked is $2" >&2; exit 3; }\n'
     )
-    spread = ["srun", "--mpi=none", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", "--export=ALL"]
-    return [*spread, "sh", "-c", script, "attnspec-image", container.image, container.image_id or ""]
+    return [*_one_per_node(step), "sh", "-c", script, "attnspec-image", container.image, container.image_id or ""]
+
+
+def roll_call_argv(step: Step) -> list[str]:
+    """An srun that succeeds when every node of the allocation can start a process.
+
+    >>> roll_call_argv(Step(layout=lay_out(16, 8), python="p", code_path="/c"))[2:]
+    ['--nodes=2', '--ntasks=2', '--ntasks-per-node=1', '--export=ALL', 'true']
+    """
+    return [*_one_per_node(step), "true"]
+
+
+def _one_per_node(step: Step) -> list[str]:
+    nodes = step.layout.num_nodes
+    return ["srun", "--mpi=none", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", "--export=ALL"]
 
 
 def meeting(*, master_addr: str, master_port: int) -> dict[str, str]:

@@ -234,3 +234,15 @@ def test_a_crash_hits_only_the_culprit(host: SlurmHost) -> None:
     assert code == "signal"
     assert "the worker was ended by SIGSEGV while in measure of case" in reason
     assert len(host.submissions()) == 1
+
+
+@pytest.mark.slow
+def test_a_crash_on_nodes_that_do_not_answer_is_blamed_on_no_case(host: SlurmHost) -> None:
+    host.behave(sdpa={"do": "signal SIGKILL", "attempts": 1})
+    host.behave_cluster(silent=True)
+    host.when("ended (FAILED: nodes of the allocation do not answer", lambda job: host.behave_cluster())
+    assert host.run().exit_code == 0
+    host.check_complete()
+    first, second = host.calls("sbatch")
+    assert "--begin=now+300" in second
+    assert not any(word.startswith("--begin") for word in first)

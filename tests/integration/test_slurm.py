@@ -48,9 +48,12 @@ PACED_SPEC = SPEC % (
     600,
 )
 """Two cases of 400 iterations: two minutes each, or less than a second once they may go."""
+FAULTS = """\
+      - ring_p2p: {kernel: reference}
+      - ring_p2p: {kernel: {faulty_rank: {fault: "die:forward:3"}}}
+      - ulysses: {kernel: {faulty_rank: {fault: "hang:forward:5"}}}"""
 FAULTY_SPEC = SPEC % (
-    '      - ring_p2p: {kernel: reference}\n      - ring_p2p: {kernel: {faulty_rank: {fault: "die:forward:3"}}}\n'
-    '      - ulysses: {kernel: {faulty_rank: {fault: "hang:forward:5"}}}',
+    FAULTS,
     3,
     25,
     20,
@@ -316,7 +319,7 @@ def test_a_lost_node_costs_its_job_and_nothing_else(tmp_path):
     conf = os.environ.get("SLURM_CONF", "")
     if not conf or not Path(conf).with_name("slurmdbd.conf").is_file():
         pytest.skip("kills a node of the cluster that .ci/slurm_start.sh starts, and of no other")
-    runs = Runs(tmp_path)
+    runs = Runs(tmp_path, runner=RUNNER % "10" + "options: {retry_after_s: 15}\n")
     host = runs.start()
     runs.measuring()
     daemon = int((Path(conf).parents[1] / "slurmd.n2.pid").read_text())

@@ -4,7 +4,7 @@
 at once, as processes of this machine; srun starts its tasks here, whatever nodes are asked for. What every program was
 called with is kept in calls.jsonl. FAKE_SLURM/behaviour.json may hold:
   sbatch: a message with which sbatch fails; forget: after taking the job, sbatch ends without saying its number
-  accounting: false makes sacct fail; nodes, tasks: what a job is given, in the place of what it asks for
+  accounting: false makes sacct fail; silent: a node answers no roll call; nodes, tasks: what a job is given, in the place of what it asks for
 """
 
 from __future__ import annotations
@@ -209,6 +209,9 @@ def run_sinfo(argv: list[str]) -> int:
 
 def run_srun(argv: list[str]) -> int:
     asked, command = options(argv)
+    if command == ["true"] and behaviour().get("silent"):
+        print("srun: error: Task launch failed on node n2: Communication connection failure", file=sys.stderr)
+        return 1
     tasks = []
     for rank in range(int(asked["ntasks"])):
         env = {
