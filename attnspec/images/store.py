@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -96,14 +97,19 @@ class ImageStore:
 
     def push(self, reference: str, target: str, *, flags: Sequence[str] = ()) -> str:
         """Send an image to a repository; the digest of its manifest there."""
-        self._run(["tag", reference, f"{target}:latest"], LOOK_S)
-        self._run(["push", "--quiet", *flags, f"{target}:latest"], PULL_S)
-        self._run(["pull", "--quiet", *flags, f"{target}:latest"], PULL_S)  # the store learns the digest by this
-        held = json.loads(self._run(["image", "inspect", f"{target}:latest"], LOOK_S).stdout)[0]
+        tagged = f"{target}:latest"
+        self._run(["tag", reference, tagged], LOOK_S)
+        if self.program == "podman":  # its store knows the image by other digests than the registry's, too
+            with tempfile.TemporaryDirectory() as folder:
+                file = Path(folder) / "digest"
+                self._run(["push", "--quiet", f"--digestfile={file}", *flags, tagged], PULL_S)
+                return file.read_text(encoding="ascii").strip()
+        self._run(["push", "--quiet", tagged], PULL_S)
+        held = json.loads(self._run(["image", "inspect", tagged], LOOK_S).stdout)[0]
         digests = [one.partition("@")[2] for one in held.get("RepoDigests") or [] if one.startswith(f"{target}@")]
-        if not digests:
+        if len(digests) != 1:
             raise EnvironmentMissingError(f"{self.program} does not tell the digest that {target} was pushed under")
-        return str(digests[-1])
+        return str(digests[0])
 
     def run(self, arguments: Sequence[str], timeout_s: float, *, cwd: Path | None = None) -> str:
         """Any other command of the program; what it prints."""

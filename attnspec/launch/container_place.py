@@ -15,7 +15,14 @@ from attnspec.images.store import ImageStore
 from attnspec.launch.found import PATIENCE_S, PROBE, Found, found_from
 from attnspec.launch.runner_profile import Runner
 from attnspec.launchers import Mounted
-from attnspec.launchers._containers import Container, apptainer_argv, apptainer_env, docker_argv, podman_argv
+from attnspec.launchers._containers import (
+    Container,
+    apptainer_argv,
+    apptainer_env,
+    docker_argv,
+    podman_argv,
+    sweeping_argv,
+)
 from attnspec.plan import Image
 
 STORES = ("docker", "podman")
@@ -72,14 +79,36 @@ def user(runner: Runner) -> str | None:
     return f"{os.getuid()}:{os.getgid()}" if runner.launcher == "docker" and os.getuid() != 0 else None
 
 
-def look_inside(runner: Runner, image: PinnedImage, python: str) -> Found:
-    """What an image's interpreter finds on this machine. Raises EnvironmentMissingError when it fails."""
-    gpus = runner.device.type == "cuda" or (runner.device.type == "auto" and _NVIDIA.exists())
+def end_orphans(runner: Runner, run_dir: Path) -> None:
+    """End the containers that a host of this run folder left when it was killed, while nobody works in the folder.
+
+    Raises EnvironmentMissingError where that fails.
+    """
+    if runner.launcher not in STORES:
+        return
+    argv = sweeping_argv(runner.launcher, str(run_dir.resolve()))
+    try:
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise EnvironmentMissingError(f"{runner.launcher} does not answer") from None
+    if done.returncode != 0:
+        raise EnvironmentMissingError(
+            f"{runner.launcher} cannot end what an earlier run left: {done.stderr.decode(errors='replace').strip()}"
+        )
+
+
+def check_driver(runner: Runner) -> None:
+    """Raise EnvironmentMissingError where a runner expects a CUDA device and this machine has no driver for one."""
     if runner.device.type == "cuda" and not _NVIDIA.exists():
         raise EnvironmentMissingError(
             f"runner {runner.name} expects {runner.expectation()}; this machine has no NVIDIA driver "
             f"({_NVIDIA} is not there)"
         )
+
+
+def look_inside(runner: Runner, image: PinnedImage, python: str) -> Found:
+    """What an image's interpreter finds on this machine. Raises EnvironmentMissingError when it fails."""
+    gpus = runner.device.type == "cuda" or (runner.device.type == "auto" and _NVIDIA.exists())
     container = Container(image=image.run_as, env=runner.env, gpus=gpus, network="none", mounts=mounted(runner))
     argv = [*_RENDERERS[runner.launcher](container), python, "-c", PROBE]
     added = apptainer_env(container) if runner.launcher == "apptainer" else {}

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from attnspec.errors import EnvironmentMissingError
 from attnspec.launch.artifacts import Made, prepare_artifacts
+from attnspec.launch.container_place import end_orphans
 from attnspec.launch.happenings import JobBegan, Said, Watcher
 from attnspec.launch.job_runner import JobRunner, Launch
 from attnspec.launch.place import Place, submits
@@ -150,6 +151,7 @@ def _run_jobs(launch: Launch, only: Collection[str] | None, watch: Watcher, sign
         images = {case.case_id: launch.image_id(job) for job, cases in asked for case in cases}
         ok = standing_ok(held.select(["case_id", "status", "image_digest"]).to_pylist(), images)
         return SlurmRun(launch, asked, watch, signals, ok=ok).run()
+    end_orphans(launch.runner, launch.folder.path)
     failed = False
     for number, (job, cases) in enumerate(asked, start=1):
         if signals.number is not None:

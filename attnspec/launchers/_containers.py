@@ -7,6 +7,7 @@ spaces, quotes and leading dashes in them mean nothing; mounts are records of co
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,7 +27,8 @@ class Container:
 
     image: an image ID, a reference by digest, or (apptainer) a URI or file. env: variables with their values.
     inherited: variables that take the value that they have where the command line runs. name: None lets the program
-    choose one. user: `uid:gid`, None for the image's own. extra: further flags of the program.
+    choose one. run_dir: the run folder that it works for, by which what a killed host left is found. user: `uid:gid`,
+    None for the image's own. extra: further flags of the program.
     """
 
     image: str
@@ -35,6 +37,7 @@ class Container:
     mounts: tuple[Mounted, ...] = ()
     gpus: bool = False
     name: str | None = None
+    run_dir: str | None = None
     network: str = "host"
     user: str | None = None
     extra: tuple[str, ...] = ()
@@ -77,6 +80,7 @@ def _run_flags(container: Container, gpus: list[str]) -> list[str]:
         "--log-driver=none",
         "--security-opt=label=disable",
         *([] if container.name is None else [f"--name={container.name}"]),
+        *([] if container.run_dir is None else [f"--label={run_label(container.run_dir)}"]),
         *([] if container.user is None else [f"--user={container.user}"]),
         *gpus,
         *(f"--mount={_mount(one)}" for one in container.mounts),
@@ -88,6 +92,17 @@ def _run_flags(container: Container, gpus: list[str]) -> list[str]:
         "--entrypoint=",
         container.image,
     ]
+
+
+def run_label(run_dir: str) -> str:
+    """The label of all containers that work for one run folder."""
+    return f"attnspec.run={hashlib.sha256(run_dir.encode()).hexdigest()[:32]}"
+
+
+def sweeping_argv(program: str, run_dir: str) -> list[str]:
+    """The command that ends every container of docker or podman that works for a run folder."""
+    listed = '"$1" ps --all --quiet --filter "label=$2" | xargs -r "$1" rm --force'
+    return ["/bin/sh", "-c", listed, "sh", program, run_label(run_dir)]
 
 
 def apptainer_argv(container: Container) -> list[str]:
@@ -118,12 +133,12 @@ def apptainer_argv(container: Container) -> list[str]:
 
 
 def apptainer_env(container: Container) -> dict[str, str]:
-    """How apptainer takes variables, since a value on its command line may hold no comma.
+    """How apptainer takes variables, since a value on its command line may hold no comma. It lets none set HOME.
 
     >>> apptainer_env(Container(image="i", env={"A": "1,2"}))
     {'APPTAINERENV_A': '1,2'}
     """
-    return {f"{APPTAINER_VARIABLE}{name}": value for name, value in container.env.items()}
+    return {f"{APPTAINER_VARIABLE}{name}": value for name, value in container.env.items() if name != "HOME"}
 
 
 def worker_container(call: WorkerCall) -> tuple[Container, list[str]]:
@@ -139,6 +154,7 @@ def worker_container(call: WorkerCall) -> tuple[Container, list[str]]:
         mounts=worker_mounts(run_dir=call.run_dir, package=call.package, plugins=call.plugins, mounts=call.mounts),
         gpus=call.gpus,
         name=call.name,
+        run_dir=call.run_dir,
         network=params.get("network", "host"),
         user=call.user,
         extra=tuple(params.get("extra", ())),
