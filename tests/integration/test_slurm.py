@@ -91,6 +91,7 @@ class Runs:
 
     def __init__(self, folder: Path, spec: str = PACED_SPEC, *, runner: str = RUNNER % "10") -> None:
         self.home = folder
+        self.host: subprocess.Popen[str] | None = None
         self.out = folder / "run"
         self.go = folder / "go"
         (folder / "spec.yaml").write_text(spec)
@@ -99,9 +100,10 @@ class Runs:
     def start(self, *options: str) -> subprocess.Popen[str]:
         argv = [sys.executable, "-m", "attnspec", "--plugin", str(PACED), "--plugin", str(FAULTY), "run"]
         argv += [str(self.home / "spec.yaml"), "--runner", str(self.home / "cluster.yaml"), "--out", str(self.out)]
-        return subprocess.Popen(
+        self.host = subprocess.Popen(
             [*argv, *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
         )
+        return self.host
 
     def run(self, code: int, *options: str) -> str:
         return finished(self.start(*options), code)
@@ -124,7 +126,8 @@ class Runs:
 
     def measuring(self) -> int:
         """The number of the job that measures now."""
-        wait_for(lambda: self.rounds() > 4)
+        wait_for(lambda: self.rounds() > 4 or self.host.poll() is not None)
+        assert self.host.poll() is None, self.host.communicate()
         return self.submissions()[-1]["slurm_id"]
 
     def ranks(self) -> list[int]:
@@ -332,6 +335,43 @@ def test_a_lost_node_costs_its_job_and_nothing_else(tmp_path):
     subprocess.run(["slurmd", "-f", conf, "-N", "n2"], check=True)
     finished(host, 0)
     runs.check_complete()
+
+
+@pytest.fixture
+def image() -> str:
+    """The image cpu by the digest under which podman holds it."""
+    name = os.environ.get("ATTNSPEC_TEST_IMAGE", "localhost/attnspec/cpu")
+    try:
+        digest = slurm("podman", "image", "inspect", "--format={{.Digest}}", name).strip()
+    except (OSError, subprocess.SubprocessError) as error:
+        reason = f"podman has no image {name}: {error}; .ci/containers.sh builds it"
+        if os.environ.get("ATTNSPEC_REQUIRE_INTEGRATION") == "1":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    folder, slash, last = name.partition("@")[0].rpartition("/")
+    return f"{folder}{slash}{last.partition(':')[0]}@{digest}"
+
+
+def containers() -> set[str]:
+    return set(slurm("podman", "ps", "--all", "--quiet").split())
+
+
+def test_every_rank_runs_in_the_pinned_image_and_scancel_leaves_no_container(tmp_path, image):
+    before = containers()
+    runner = (RUNNER % "10").replace('time: "10"', 'time: "10", container: podman')
+    runs = Runs(tmp_path, runner=f"image: {image}\nmounts: [{{source: {json.dumps(str(tmp_path))}}}]\n{runner}")
+    host = runs.start()
+    job = runs.measuring()
+    assert len(containers() - before) == 2
+    slurm("scancel", str(job))
+    assert f"Slurm job {job} was cancelled in Slurm" in finished(host, 1)
+    wait_for(lambda: containers() == before, 30)
+    runs.go.touch()
+    runs.run(0)
+    runs.check_complete()
+    assert containers() == before
+    digest = image.partition("@")[2]
+    assert {cell["image_digest"] for cell in runs.cells()} == {digest}
 
 
 def environment_of(pid: int) -> bytes:
