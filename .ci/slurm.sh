@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Slurm for real: two virtual nodes with accounting on this machine, and tests/integration/test_slurm.py on them.
-# For a fresh Debian 12, as root. ATTNSPEC_PYTHON: an interpreter that has attnspec[torch,tests].
+# For a fresh Debian 12, as root, after .ci/containers.sh, whose image cpu ranks run in.
+# ATTNSPEC_PYTHON: an interpreter that has attnspec[torch,tests]. ATTNSPEC_CONTAINERS: the folder of .ci/containers.sh.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [ "$(id -u)" -eq 0 ] || { echo ".ci/slurm.sh starts daemons and needs root" >&2; exit 1; }
@@ -30,8 +31,12 @@ fi
 folder=$(mktemp -d "${TMPDIR:-/tmp}/attnspec-slurm.XXXXXX")
 chmod 755 "$folder"
 trap '.ci/slurm_stop.sh "$folder"; rm -rf "$folder"' EXIT
+if [ -n "${ATTNSPEC_CONTAINERS:-}" ]; then
+    export CONTAINERS_CONF="$ATTNSPEC_CONTAINERS/containers.conf"
+fi
+PYTHONPATH=$PWD
 SLURM_CONF=$(.ci/slurm_start.sh "$folder" 2)
-export SLURM_CONF
+export SLURM_CONF PYTHONPATH
 sinfo --Node --long
 ATTNSPEC_REQUIRE_INTEGRATION=1 "$python" -m pytest -p no:cacheprovider -m integration --durations=0 \
     tests/integration/test_slurm.py "$@" || {
