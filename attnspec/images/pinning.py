@@ -131,13 +131,16 @@ def pin_recorded(
     )
 
 
-def declared(choice: Choice, *, scheme: str = "", unpinned: bool = False) -> PinnedImage:
+def declared(choice: Choice, *, scheme: str = "", unpinned: bool = False, by_id: bool = False) -> PinnedImage:
     """The image as a lock or digest names it, for programs that fetch it themselves on other machines or convert it.
 
-    scheme: what the program wants in front of a reference. Raises InputError where no digest says which image it is.
+    scheme: what the program wants in front of a reference. by_id: whether an image that is in no registry may be called
+    by its ID, for machines that hold it already. Raises InputError where no digest says which image it is.
     """
     name, lock = choice.name, None if choice.folder is None else choice.folder.lock()
     reference = name.text if lock is None else lock.pull_reference
+    if lock is not None and reference is None and by_id:
+        reference = lock.image_id
     if lock is not None and reference is None:
         why = "; ".join(f"{what}: {reason}" for what, reason in lock.unresolved.items()) or "it is in no registry"
         raise EnvironmentMissingError(
