@@ -7,6 +7,7 @@ the allocation ends; both end the worker in good order and keep what was measure
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import socket
@@ -71,9 +72,8 @@ class AllocationSupervisor:
         self._mismatch: str | None = None
         self._recorded_failure = False
         self._stream: BinaryIO | None = None
-        self._job = SupervisedJob(
-            order.request, self._run, num_packs=order.num_packs, start=self._start, watch=self._heard
-        )
+        request = dataclasses.replace(order.request, attempt=self._run.next_attempt())
+        self._job = SupervisedJob(request, self._run, num_packs=order.num_packs, start=self._start, watch=self._heard)
 
     def run(self) -> JobVerdict:
         """Supervise to the end."""
@@ -170,8 +170,10 @@ class AllocationSupervisor:
 
     def _consider(self, hear: Callable[[Said | Ended], None], happened: Said | Ended) -> None:
         """Before a worker's end is blamed on a case: is it the allocation that ends, or a node that is gone?"""
-        if isinstance(happened, Ended) and happened.returncode and not self._told_to_stop.wait(SETTLE_S):
-            self._lost = self._roll_call()
+        explained = (0, EXIT_MISSING, EXIT_JOURNAL)
+        if isinstance(happened, Ended) and happened.returncode not in explained:
+            if not self._told_to_stop.wait(SETTLE_S):
+                self._lost = self._roll_call()
             if self._lost:
                 self._job.stop()
         hear(happened)

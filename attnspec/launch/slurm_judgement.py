@@ -51,7 +51,7 @@ def judge(state: JobState | None, verdict: JobVerdict | None, *, unknown_s: floa
     'NODE_FAIL'
     """
     final = {"done": Next.DONE, "missing": Next.MISSING, "journal": Next.JOURNAL}
-    if verdict is not None and verdict.verdict in final:
+    if verdict is not None and verdict.final:
         return Judgement(next=final[verdict.verdict], reason=verdict.text)
     if state is None:
         if unknown_s < FORGOTTEN_S:

@@ -83,6 +83,11 @@ class JobVerdict:
     text: str = ""
     recorded_failure: bool = False
 
+    @property
+    def final(self) -> bool:
+        """Whether it holds whatever Slurm says of the job: the others may be followed by another start."""
+        return self.verdict in ("done", "missing", "journal")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmissionFolder:

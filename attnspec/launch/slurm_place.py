@@ -12,7 +12,7 @@ from attnspec.launch.job_runner import Launch, code_path
 from attnspec.launch.provenance import PACKAGE
 from attnspec.launch.runner_profile import Runner
 from attnspec.launch.slurm_cluster import Cluster, Node
-from attnspec.launchers.slurm import Allocation, Params, RankContainer, Step, lay_out
+from attnspec.launchers.slurm import Allocation, Layout, Params, RankContainer, Step, lay_out
 from attnspec.plan import Job
 
 
@@ -21,9 +21,14 @@ def launcher_params(runner: Runner) -> Params:
     return Params(**validate_params("launchers", "slurm", runner.options, path="options"))
 
 
+def layout_of(runner: Runner, world_size: int) -> Layout:
+    """Ranks over the nodes of a runner."""
+    return lay_out(world_size, runner.gpus_per_node, launcher_params(runner).cpus_per_rank)
+
+
 def allocation_of(runner: Runner, world_size: int, device: Literal["cpu", "cuda"], name: str) -> Allocation:
     """What one job of so many ranks asks for."""
-    layout = lay_out(world_size, runner.gpus_per_node)
+    layout = layout_of(runner, world_size)
     gpus = layout.tasks_per_node if device == "cuda" else 0
     asked = runner.slurm
     if asked is None:
@@ -44,7 +49,7 @@ def allocation_of(runner: Runner, world_size: int, device: Literal["cpu", "cuda"
 def step_of(launch: Launch, job: Job) -> Step:
     """What one srun of a job starts. Raises InputError for a mount that is not there."""
     return Step(
-        layout=lay_out(job.world_size, launch.runner.gpus_per_node),
+        layout=layout_of(launch.runner, job.world_size),
         python=launch.python_of(job),
         code_path=str(code_path(launch.folder)),
         container=_container_of(launch, job),
@@ -112,10 +117,10 @@ def shortage(
 ) -> str | None:
     """What the largest job needs that these nodes do not have, with the numbers. Pure."""
     most = max(world_sizes)
-    layout = lay_out(most, runner.gpus_per_node)
+    layout = layout_of(runner, most)
     gpus = layout.tasks_per_node if device == "cuda" and (not runner.slurm or runner.slurm.gpu_flag != "none") else 0
-    fit = [node for node in nodes if node.num_gpus >= gpus and node.num_cpus >= layout.tasks_per_node]
-    each = f" with {gpus} GPUs" if gpus else f" with {layout.tasks_per_node} cores"
+    fit = [node for node in nodes if node.num_gpus >= gpus and node.num_cpus >= layout.cpus_per_node]
+    each = f" with {gpus} GPUs" if gpus else f" with {layout.cpus_per_node} cores"
     if runner.nodes is not None and layout.num_nodes > runner.nodes:
         return f"{world_sizes[most]} needs {layout.num_nodes} nodes{each}; runner {runner.name} allows {runner.nodes}"
     if len(fit) < layout.num_nodes:

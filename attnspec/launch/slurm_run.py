@@ -238,7 +238,8 @@ class SlurmRun:
         while (left := until - time.monotonic()) > 0 and not self._wake.wait(min(LISTEN_S, left)):
             for followed in self._followed:
                 self._hear(followed)
-            if any(one.folder is not None and one.folder.verdict_file.exists() for one in self._followed):
+            verdicts = [one.folder.read_verdict() for one in self._followed if one.folder is not None]
+            if any(verdict is not None and verdict.final for verdict in verdicts):
                 return
 
     def _hear(self, followed: _Followed) -> None:
@@ -340,6 +341,7 @@ class SlurmRun:
     def _stop(self) -> None:
         if not self._followed:
             return
+        self._signals.on_stop = None  # who asks again while jobs are cancelled need not wait for their end
         if self._signals.number == signal.SIGHUP:
             numbers = ", ".join(str(one.submission.slurm_id) for one in self._followed if one.submission is not None)
             self._tell(f"Slurm job {numbers} goes on; run the same again to take it up, or cancel it")

@@ -64,6 +64,9 @@ class Params:
     jobs_at_once: int = param(
         default=1, ge=1, doc="Jobs that may run at the same time; they share the network, so more than one may disturb."
     )
+    cpus_per_rank: int | None = param(
+        default=None, ge=1, doc="Cores of each rank; null: what the cluster gives, all with --exclusive."
+    )
     retry_after_s: int = param(
         default=300, ge=0, doc="How long a job whose nodes do not answer waits before it is tried on others."
     )
@@ -74,11 +77,23 @@ class Params:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Ranks over nodes. num_tasks: all ranks. tasks_per_node: at most, on one node."""
+    """Ranks over nodes. num_tasks: all ranks. tasks_per_node: at most, on one. cpus_per_task: None asks for none."""
 
     num_nodes: int
     num_tasks: int
     tasks_per_node: int
+    cpus_per_task: int | None = None
+
+    @property
+    def cpus_per_node(self) -> int:
+        """Cores that one node must have."""
+        return self.tasks_per_node * (self.cpus_per_task or 1)
+
+    def options(self) -> list[str]:
+        """The same for sbatch and for srun, which takes the cores of a rank from nowhere else (Slurm 22.05)."""
+        cores = [] if self.cpus_per_task is None else [f"--cpus-per-task={self.cpus_per_task}"]
+        counts = [f"--nodes={self.num_nodes}", f"--ntasks={self.num_tasks}", f"--ntasks-per-node={self.tasks_per_node}"]
+        return [*counts, *cores]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,16 +140,21 @@ class Step:
     container: RankContainer | None = None
 
 
-def lay_out(world_size: int, ranks_per_node: int | None) -> Layout:
+def lay_out(world_size: int, ranks_per_node: int | None, cpus_per_task: int | None = None) -> Layout:
     """As few nodes as hold all ranks, evenly filled.
 
     >>> lay_out(64, 8)
-    Layout(num_nodes=8, num_tasks=64, tasks_per_node=8)
+    Layout(num_nodes=8, num_tasks=64, tasks_per_node=8, cpus_per_task=None)
     >>> lay_out(12, 8).tasks_per_node, lay_out(2, 8).num_nodes, lay_out(4, None).num_nodes
     (6, 1, 1)
     """
     num_nodes = 1 if ranks_per_node is None else -(-world_size // ranks_per_node)
-    return Layout(num_nodes=num_nodes, num_tasks=world_size, tasks_per_node=-(-world_size // num_nodes))
+    return Layout(
+        num_nodes=num_nodes,
+        num_tasks=world_size,
+        tasks_per_node=-(-world_size // num_nodes),
+        cpus_per_task=cpus_per_task,
+    )
 
 
 def sbatch_argv(
@@ -160,9 +180,7 @@ def sbatch_argv(
         "sbatch",
         "--parsable",
         f"--job-name={allocation.name}",
-        f"--nodes={layout.num_nodes}",
-        f"--ntasks={layout.num_tasks}",
-        f"--ntasks-per-node={layout.tasks_per_node}",
+        *layout.options(),
         *(f"--{name}={value}" for name, value in asked.items() if value is not None),
         *_gpus(allocation),
         *(["--dependency=afterany:" + ":".join(map(str, after)), "--kill-on-invalid-dep=yes"] if after else []),
@@ -225,9 +243,7 @@ def step_command(step: Step, request_path: str, env: Mapping[str, str]) -> tuple
         "srun",
         "--mpi=none",
         "--kill-on-bad-exit=1",
-        f"--nodes={layout.num_nodes}",
-        f"--ntasks={layout.num_tasks}",
-        f"--ntasks-per-node={layout.tasks_per_node}",
+        *layout.options(),
         "--export=ALL",
         "--input=all",
     ]
