@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ import click
 
 from attnspec import plugins
 from attnspec.errors import InputError
+from attnspec.launch.container_place import check_driver, choices_of, enter, look_inside, pinned
 from attnspec.launch.found import interpreter, look
+from attnspec.launch.place import submits
 from attnspec.launch.provenance import PACKAGE
 from attnspec.launch.runner_profile import Runner, load_runner, search_folders
 
@@ -39,14 +42,16 @@ def command(name: str, timeout: int, as_json: bool) -> int:
     device; the first such call may compile for minutes. Ends with 3 when no kernel is usable.
     """
     runner = load_runner(name, search_folders(cwd=Path.cwd(), environ=os.environ))
-    if runner.launcher != "local":
-        raise InputError(
-            f"runner {runner.name} starts its workers with {runner.launcher}; doctor looks at this machine only. "
-            "Run it inside the image: python -m attnspec doctor"
-        )
-    python = interpreter(runner, sys.executable)
-    found = look(python, runner.env)
-    answers = _examined(python, runner, tuple(_targets()), timeout, found.missing)
+    targets = tuple(_targets())
+    lines: list[str] = []
+    answers: dict[str, Answer] = {}
+    for place, line, missing in _places(runner):
+        lines.append(line)
+        held = [target for target in targets if place.holds(*target.split(":")) and target not in answers]
+        answers |= _examined(place, held, timeout, missing)
+    if runner.image:
+        nowhere = _unusable(f"no image of runner {runner.name} holds it", None)
+        answers = {target: answers.get(target, nowhere) for target in targets}
     content: dict[str, dict[str, Answer]] = {kind: {} for kind in _EXAMINED}
     for target, answer in answers.items():
         kind, _, plugin = target.partition(":")
@@ -56,9 +61,64 @@ def command(name: str, timeout: int, as_json: bool) -> int:
         told = {kind: {name: _told(answer) for name, answer in answers.items()} for kind, answers in content.items()}
         click.echo(json.dumps(told))
     else:
-        click.echo(f"runner {runner.name}: {found.describe()}")
+        click.echo("\n".join(lines))
         click.echo("\n".join(_lines(content)))
     return 0 if any(answer["usable"] for answer in content["kernels"].values()) else _MISSING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Where:
+    """Where to examine: the command line up to the interpreter's arguments, its environment, and how to end it.
+
+    kernels, strategies: what is held there; None: nobody says.
+    """
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    ending: tuple[str, ...] = ()
+    kernels: tuple[str, ...] | None = None
+    strategies: tuple[str, ...] | None = None
+
+    def holds(self, kind: str, name: str) -> bool:
+        """Whether a plug-in is to be examined there."""
+        held = self.kernels if kind == "kernels" else self.strategies
+        return held is None or name in held
+
+
+def _places(runner: Runner) -> Iterator[tuple[_Where, str, Mapping[str, str]]]:
+    """Where a runner's workers start, each with what is found there in words, and which packages are missing."""
+    if runner.launcher == "local":
+        python = interpreter(runner, sys.executable)
+        found = look(python, runner.env)
+        yield _outside(python, runner), f"runner {runner.name}: {found.describe()}", found.missing
+        return
+    if not runner.image or runner.launcher not in plugins.names("launchers") or submits(runner):
+        raise InputError(
+            f"runner {runner.name} starts its workers with {runner.launcher}; doctor looks at this machine only. "
+            "Run it there: python -m attnspec doctor"
+        )
+    check_driver(runner)
+    for choice in choices_of(runner, cwd=Path.cwd(), environ=os.environ):
+        image = pinned(runner, choice, unpinned=False)
+        python = runner.python or image.python
+        found = look_inside(runner, image, python)
+        argv, env, ending = enter(runner, image, package=str(PACKAGE), files=plugins.loaded_files())
+        contents = choice.contents
+        place = _Where(
+            argv=(*argv, python),
+            env={**os.environ, **env},
+            ending=tuple(ending),
+            kernels=None if contents is None else contents.kernels,
+            strategies=None if contents is None else contents.strategies,
+        )
+        yield place, f"runner {runner.name}, image {image.name}: {found.describe()}", found.missing
+
+
+def _outside(python: str, runner: Runner) -> _Where:
+    """An interpreter of this machine."""
+    environment = {**os.environ, **runner.env}
+    path = os.pathsep.join(filter(None, (str(PACKAGE.parent), environment.get("PYTHONPATH"))))
+    return _Where(argv=(python,), env={**environment, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"})
 
 
 def _targets() -> Iterator[str]:
@@ -67,9 +127,7 @@ def _targets() -> Iterator[str]:
             yield f"{kind}:{name}"
 
 
-def _examined(
-    python: str, runner: Runner, targets: Sequence[str], timeout: int, missing: Mapping[str, str]
-) -> dict[str, Answer]:
+def _examined(place: _Where, targets: Sequence[str], timeout: int, missing: Mapping[str, str]) -> dict[str, Answer]:
     """The answer about every target. A process that dies or hangs costs the target that it examined, no other."""
     if missing:
         why = "; ".join(f"{package}: {reason}" for package, reason in missing.items())
@@ -77,7 +135,7 @@ def _examined(
     answers: dict[str, Answer] = {}
     while len(answers) < len(targets):
         left = [target for target in targets if target not in answers]
-        started, ending = _one_process(python, runner, left, timeout, answers)
+        started, ending = _one_process(place, left, timeout, answers)
         culprit = started if started is not None and started not in answers else None
         if culprit is None and not any(target in answers for target in left):
             # It did not get as far as the first, and every further try would end alike.
@@ -88,14 +146,12 @@ def _examined(
 
 
 def _one_process(
-    python: str, runner: Runner, targets: Sequence[str], timeout: int, answers: dict[str, Answer]
+    place: _Where, targets: Sequence[str], timeout: int, answers: dict[str, Answer]
 ) -> tuple[str | None, str]:
     """Examine targets in one process and fill `answers`; the target begun last, and how the process ended."""
-    environment = {**os.environ, **runner.env}
-    path = os.pathsep.join(filter(None, (str(PACKAGE.parent), environment.get("PYTHONPATH"))))
     process = subprocess.Popen(
-        [python, "-m", "attnspec.worker.doctor", *plugins.loaded_files(), *targets],
-        env={**environment, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"},
+        [*place.argv, "-m", "attnspec.worker.doctor", *plugins.loaded_files(), *targets],
+        env=place.env,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -121,6 +177,8 @@ def _one_process(
     finally:
         timer.cancel()
         _kill(process)
+        if place.ending:
+            subprocess.run(place.ending, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=True)
     code = process.wait()
     reader.join()
     process.stdout.close()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import secrets
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from attnspec import plugins
 from attnspec.catalog import validate_params
 from attnspec.errors import EnvironmentMissingError, InputError
 from attnspec.images.folder import image_folders
@@ -16,10 +18,13 @@ from attnspec.launch.found import PATIENCE_S, PROBE, Found, found_from
 from attnspec.launch.runner_profile import Runner
 from attnspec.launchers import Mounted
 from attnspec.launchers._containers import (
+    CODE,
     Container,
     apptainer_argv,
     apptainer_env,
+    container_env,
     docker_argv,
+    ending_argv,
     podman_argv,
     sweeping_argv,
 )
@@ -36,11 +41,16 @@ def choices_of(runner: Runner, *, cwd: Path, environ: Mapping[str, str]) -> tupl
 
 
 def plan_images(choices: Sequence[Choice]) -> tuple[Image, ...]:
-    """The same for planning: which image holds what."""
+    """The same for planning: which image holds what. Plug-in files are mounted into every image."""
+    given = tuple(Path(file).stem for file in plugins.loaded_files())
     return tuple(
         Image(name=str(choice.name))
         if choice.contents is None
-        else Image(name=str(choice.name), kernels=choice.contents.kernels, strategies=choice.contents.strategies)
+        else Image(
+            name=str(choice.name),
+            kernels=(*choice.contents.kernels, *given),
+            strategies=(*choice.contents.strategies, *given),
+        )
         for choice in choices
     )
 
@@ -48,7 +58,8 @@ def plan_images(choices: Sequence[Choice]) -> tuple[Image, ...]:
 def pinned(runner: Runner, choice: Choice, *, unpinned: bool) -> PinnedImage:
     """The image that a runner's jobs run in: checked here where docker or podman hold it, else as it is declared."""
     if runner.launcher not in STORES:
-        return declared(choice, scheme=scheme_of(runner), unpinned=unpinned)
+        by_id = runner.slurm is not None and runner.slurm.container == "podman"
+        return declared(choice, scheme=scheme_of(runner), unpinned=unpinned, by_id=by_id)
     return pin(choice, ImageStore(runner.launcher), unpinned=unpinned, pull_flags=pull_flags(runner))
 
 
@@ -77,6 +88,35 @@ def mounted(runner: Runner) -> tuple[Mounted, ...]:
 def user(runner: Runner) -> str | None:
     """Whose files docker's containers write: ours. The others run as the user who starts them anyway."""
     return f"{os.getuid()}:{os.getgid()}" if runner.launcher == "docker" and os.getuid() != 0 else None
+
+
+def enter(
+    runner: Runner, image: PinnedImage, *, package: str, files: tuple[str, ...]
+) -> tuple[list[str], dict[str, str], list[str]]:
+    """A container for something other than a worker, with attnspec's code and plug-in files and no run folder.
+
+    The command line up to the process, what it adds to the environment, and the command that ends it ([]: none).
+    """
+    name = f"attnspec-{secrets.token_hex(8)}"
+    code = Mounted(source=package, target=f"{CODE}/attnspec")
+    container = Container(
+        image=image.run_as,
+        env=container_env(runner.env, 1),
+        mounts=(code, *(Mounted(source=file, target=file) for file in files), *mounted(runner)),
+        gpus=uses_gpus(runner),
+        name=name,
+        network="none",
+        user=user(runner),
+    )
+    argv = _RENDERERS[runner.launcher](container)
+    if runner.launcher == "apptainer":
+        return argv, apptainer_env(container), []
+    return argv, {}, ending_argv(runner.launcher, name)
+
+
+def uses_gpus(runner: Runner) -> bool:
+    """Whether a runner's containers see GPUs: where it expects them, or leaves it open and there is a driver."""
+    return runner.device.type == "cuda" or (runner.device.type == "auto" and _NVIDIA.exists())
 
 
 def end_orphans(runner: Runner, run_dir: Path) -> None:
@@ -108,8 +148,9 @@ def check_driver(runner: Runner) -> None:
 
 def look_inside(runner: Runner, image: PinnedImage, python: str) -> Found:
     """What an image's interpreter finds on this machine. Raises EnvironmentMissingError when it fails."""
-    gpus = runner.device.type == "cuda" or (runner.device.type == "auto" and _NVIDIA.exists())
-    container = Container(image=image.run_as, env=runner.env, gpus=gpus, network="none", mounts=mounted(runner))
+    container = Container(
+        image=image.run_as, env=runner.env, gpus=uses_gpus(runner), network="none", mounts=mounted(runner)
+    )
     argv = [*_RENDERERS[runner.launcher](container), python, "-c", PROBE]
     added = apptainer_env(container) if runner.launcher == "apptainer" else {}
     try:

@@ -99,6 +99,14 @@ def run_label(run_dir: str) -> str:
     return f"attnspec.run={hashlib.sha256(run_dir.encode()).hexdigest()[:32]}"
 
 
+def ending_argv(program: str, name: str) -> list[str]:
+    """The command that ends a container of docker or podman, and finds none to end without complaint."""
+    if program == "podman":
+        return ["podman", "rm", "--force", "--ignore", "--time=0", name]
+    listed = 'docker ps --all --quiet --filter "name=^$1$" | xargs -r docker rm --force'
+    return ["/bin/sh", "-c", listed, "sh", name]
+
+
 def sweeping_argv(program: str, run_dir: str) -> list[str]:
     """The command that ends every container of docker or podman that works for a run folder."""
     listed = '"$1" ps --all --quiet --filter "label=$2" | xargs -r "$1" rm --force'
@@ -128,7 +136,9 @@ def apptainer_argv(container: Container) -> list[str]:
     ]
     if not container.inherited:
         return argv
-    handed = "; ".join(f'export {APPTAINER_VARIABLE}{name}="${name}"' for name in container.inherited)
+    handed = "; ".join(  # a variable that is not set must stay so: an empty CUDA_VISIBLE_DEVICES hides all devices
+        f'[ -z "${{{name}+x}}" ] || export {APPTAINER_VARIABLE}{name}="${name}"' for name in container.inherited
+    )
     return ["/bin/sh", "-c", f'{handed}; exec "$@"', "sh", *argv]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from attnspec.launchers import WorkerCall
-from attnspec.launchers._containers import ContainerParams, docker_argv, worker_container
+from attnspec.launchers._containers import ContainerParams, docker_argv, ending_argv, worker_container
 
 PROGRAMS = ("docker",)
 
@@ -23,5 +23,4 @@ def command(call: WorkerCall) -> tuple[list[str], dict[str, str]]:
 
 def ending(call: WorkerCall) -> list[str]:
     """The container outlives a killed `docker run`, so it is ended by its name."""
-    listed = 'docker ps --all --quiet --filter "name=^$1$" | xargs -r docker rm --force'
-    return ["/bin/sh", "-c", listed, "sh", call.name]
+    return ending_argv("docker", call.name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from attnspec.launchers import WorkerCall
-from attnspec.launchers._containers import ContainerParams, podman_argv, worker_container
+from attnspec.launchers._containers import ContainerParams, ending_argv, podman_argv, worker_container
 from attnspec.params import param
 
 PROGRAMS = ("podman",)
@@ -26,4 +26,4 @@ def command(call: WorkerCall) -> tuple[list[str], dict[str, str]]:
 
 def ending(call: WorkerCall) -> list[str]:
     """The container outlives a killed `podman run`, so it is ended by its name."""
-    return ["podman", "rm", "--force", "--ignore", "--time=0", call.name]
+    return ending_argv("podman", call.name)

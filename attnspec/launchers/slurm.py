@@ -304,6 +304,7 @@ def _container(container: RankContainer, env: Mapping[str, str], num_tasks: int)
             run_dir=container.run_dir, package=container.package, plugins=container.plugins, mounts=container.mounts
         ),
         gpus=container.gpus,
+        run_dir=container.run_dir,
     )
 
 

@@ -134,13 +134,13 @@ def measured(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Runs:
     image = read_lock(place / "containers" / "cpu" / "image.lock").pull_reference
     runs = Runs(tmp_path_factory.mktemp("runs"), place, RUNNER % ("podman", image, PODMAN))
     quickstart = str(shipped("specs") / "quickstart.yaml")
-    only = ["--only", "seqlen=256,kernel=sdpa|flex,mask=causal|varlen_causal"]
+    only = ["--only", "seqlen=256,kernel=sdpa|reference,mask=causal|varlen_causal"]
     runs.run(0, "run", quickstart, "--runner", "./there.yaml", *only, "--out", "run")
     return runs
 
 
 def test_quickstart_runs_in_the_image_of_a_digest(measured: Runs, lock: Lock) -> None:
-    cells = [one for one in measured.cells("run") if one["reason_code"] != "not_run"]
+    cells = [one for one in measured.cells("run") if one["result_key"] is not None]
     assert len(cells) == 8
     assert {(one["status"], one["image_digest"]) for one in cells} == {("ok", lock.image_id)}
     held = measured.provenance("run")
@@ -164,10 +164,10 @@ def test_a_second_run_measures_nothing_again(measured: Runs) -> None:
 def test_a_rerun_repeats_in_the_same_image_and_compares(measured: Runs, lock: Lock) -> None:
     text = finished(measured.start("rerun", "run"), 0, 1)  # 1: a case became slower, which a busy machine may do
     assert "repeating 8 cases of run on runner there, into run-rerun" in text
-    again = [one for one in measured.cells("run-rerun") if one["reason_code"] != "not_run"]
+    again = [one for one in measured.cells("run-rerun") if one["result_key"] is not None]
     assert {(one["status"], one["image_digest"]) for one in again} == {("ok", lock.image_id)}
     assert {one["case_id"] for one in again} == {
-        one["case_id"] for one in measured.cells("run") if one["reason_code"] != "not_run"
+        one["case_id"] for one in measured.cells("run") if one["result_key"] is not None
     }
     held = measured.provenance("run-rerun")
     assert held["settings"]["rerun_of"] == str(measured.home / "run")
@@ -219,7 +219,7 @@ def test_two_ranks_share_a_container(place: Path, tmp_path: Path) -> None:
     spec = str(shipped("specs") / "quickstart_distributed.yaml")
     only = ["--only", "cp_size=2,strategy=ring_p2p,mask=causal,pass=fwd"]
     runs.run(0, "run", spec, "--runner", "./there.yaml", *only, "--out", "run")
-    assert [one["status"] for one in runs.cells("run") if one["reason_code"] != "not_run"] == ["ok"]
+    assert [one["status"] for one in runs.cells("run") if one["result_key"] is not None] == ["ok"]
 
 
 def test_hostile_names_reach_the_worker(place: Path, tmp_path: Path) -> None:
