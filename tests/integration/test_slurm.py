@@ -14,6 +14,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from attnspec.launchers._containers import run_label
 from attnspec.record.journal import read_journal
 from attnspec.resources import shipped
 
@@ -352,24 +353,24 @@ def image() -> str:
     return f"{folder}{slash}{last.partition(':')[0]}@{digest}"
 
 
-def containers() -> set[str]:
-    return set(slurm("podman", "ps", "--all", "--quiet").split())
+def containers(runs: Runs) -> list[str]:
+    """Those that work for a run folder."""
+    return slurm("podman", "ps", "--all", "--quiet", f"--filter=label={run_label(str(runs.out))}").split()
 
 
 def test_every_rank_runs_in_the_pinned_image_and_scancel_leaves_no_container(tmp_path, image):
-    before = containers()
     runner = (RUNNER % "10").replace('time: "10"', 'time: "10", container: podman')
     runs = Runs(tmp_path, runner=f"image: {image}\nmounts: [{{source: {json.dumps(str(tmp_path))}}}]\n{runner}")
     host = runs.start()
     job = runs.measuring()
-    assert len(containers() - before) == 2
+    assert len(containers(runs)) == 2
     slurm("scancel", str(job))
     assert f"Slurm job {job} was cancelled in Slurm" in finished(host, 1)
-    wait_for(lambda: containers() == before, 30)
+    wait_for(lambda: containers(runs) == [], 30)
     runs.go.touch()
     runs.run(0)
     runs.check_complete()
-    assert containers() == before
+    assert containers(runs) == []
     digest = image.partition("@")[2]
     assert {cell["image_digest"] for cell in runs.cells()} == {digest}
 
