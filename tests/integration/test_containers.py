@@ -105,6 +105,7 @@ class Runs:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # even where we ignore it
         )
 
     def run(self, code: int, *arguments: str) -> str:
