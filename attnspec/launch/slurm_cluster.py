@@ -205,6 +205,8 @@ def _ask(argv: Sequence[str], accept: Sequence[str] = ()) -> str:
         answer = subprocess.run(
             argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=PATIENCE_S
         )
+    except FileNotFoundError:
+        raise SlurmError(f"{argv[0]} is not on the path: this machine has no Slurm commands") from None
     except OSError as error:
         raise SlurmError(f"{argv[0]} cannot be started: {error.strerror}") from None
     except subprocess.TimeoutExpired:

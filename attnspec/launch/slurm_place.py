@@ -11,7 +11,7 @@ from attnspec.launch.container_place import mounted
 from attnspec.launch.job_runner import Launch, code_path
 from attnspec.launch.provenance import PACKAGE
 from attnspec.launch.runner_profile import Runner
-from attnspec.launch.slurm_cluster import Cluster, Node
+from attnspec.launch.slurm_cluster import Cluster, Node, SlurmError
 from attnspec.launchers.slurm import Allocation, Layout, Params, RankContainer, Step, lay_out
 from attnspec.plan import Job
 
@@ -102,11 +102,14 @@ def check_cluster(runner: Runner, world_sizes: Mapping[int, str], cluster: Clust
     if not world_sizes:
         return device
     partition = None if runner.slurm is None else runner.slurm.partition
-    problem = shortage(runner, world_sizes, device, cluster.nodes(partition))
+    try:
+        problem = shortage(runner, world_sizes, device, cluster.nodes(partition))
+    except SlurmError as error:
+        problem = f"runner {runner.name} submits to Slurm, and {error}"
     if problem:
         raise EnvironmentMissingError(
             f"{problem}\nInstead:\n  --only cp_size=N   runs what fits\n"
-            "  --runner NAME   takes another runner, or copy this profile to ./runners and adapt it\n"
+            "  --runner NAME   takes another runner; copy this profile to ./runners and adapt it (docs/slurm.md)\n"
             "  --rehearse   runs the whole pipeline, shrunk, on the CPU"
         )
     return device

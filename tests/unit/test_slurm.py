@@ -229,6 +229,17 @@ def test_a_profile_that_leaves_open_what_slurm_must_know_is_refused(tmp_path, te
         check_cluster(runner(tmp_path, f"launcher: slurm\n{text}\n"), {}, Cluster())
 
 
+def test_a_machine_without_slurm_is_told_what_else_can_be_done(tmp_path, monkeypatch):
+    from attnspec.launch.slurm_cluster import Cluster
+    from attnspec.launch.slurm_place import check_cluster
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    site = runner(tmp_path, "launcher: slurm\ndevice: {type: cpu}\n")
+    told = r"runner site submits to Slurm, and sinfo is not on the path.*\nInstead:\n(.*\n)*.*--rehearse"
+    with pytest.raises(EnvironmentMissingError, match=told):
+        check_cluster(site, {2: "cp_size 2"}, Cluster())
+
+
 def test_ranks_of_slurm_count_only_where_the_launcher_says_so():
     slurm = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0"}
     assert place_among(2, {**slurm, "ATTNSPEC_RANKS": "slurm"}) == (1, 0)
