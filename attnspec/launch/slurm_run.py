@@ -95,6 +95,7 @@ class SlurmRun:
         self._lanes: list[int | None] = [None] * self._params.jobs_at_once
         self._states: dict[int, JobState] = {}
         self._wake = threading.Event()
+        self._trouble = ""
         self.failed = False
 
     def run(self) -> bool:
@@ -226,8 +227,11 @@ class SlurmRun:
         try:
             self._states |= self._cluster.states([number for number in numbers if number is not None])
         except SlurmError as error:
-            self._tell(f"{error}; jobs go on meanwhile, and it is asked again")
+            if str(error) != self._trouble:
+                self._tell(f"{error}; jobs go on meanwhile, and it is asked again")
+            self._trouble = str(error)
             return
+        self._trouble = ""
         for followed in list(self._followed):
             self._hear(followed)
             self._follow(followed)
