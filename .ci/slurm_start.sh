@@ -40,7 +40,8 @@ setpriv --reuid munge --regid munge --clear-groups munged --force --socket="$roo
     --key-file="$root/munge/key" --pid-file="$root/munge/pid" --seed-file="$root/munge/seed" --log-file="$root/munge/log"
 
 for gpu in 0 1; do
-    [ -e "$root/devices/nvidia$gpu" ] || mknod "$root/devices/nvidia$gpu" c 195 "$gpu"
+    device=$root/devices/nvidia$gpu
+    [ -e "$device" ] || mknod "$device" c 195 "$gpu" 2> /dev/null || : > "$device" # nobody opens it
 done
 {
     echo "AutoDetect=off"

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from fake_run import SMALL, Host, plan_of, workers_of
+from fake_run import SMALL, SPEC, Host, plan_of, workers_of
 
 from attnspec.errors import EnvironmentMissingError, LockedError
 from attnspec.launch import slurm_run, slurm_submissions
@@ -19,6 +19,8 @@ from attnspec.launch.run import Order, RunResult, run_plan
 from attnspec.launch.runner_profile import Runner, read_runner
 from attnspec.launch.slurm_cluster import Cluster
 from attnspec.launch.slurm_submissions import cancel_run, forbid_submissions, standings
+from attnspec.plan import job_request
+from attnspec.plan.requests import narrowed
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "fakes" / "slurm"))
 import programs
@@ -89,6 +91,18 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SlurmHost:
     monkeypatch.setattr(slurm_run, "POLL_S", 0.3)
     monkeypatch.setattr(slurm_run, "LISTEN_S", 0.05)
     return host
+
+
+def test_a_narrowed_request_is_the_request_for_fewer_cases() -> None:
+    plan = plan_of(SPEC)
+    (job,) = plan.jobs
+    cases = [case.case_id for case in job.cases]
+    base = {"run_dir": "/r", "device": "cpu", "env": {"A": "1"}, "plugins": ("/p.py",), "code_sha256": "0"}
+    full = job_request(plan, job, attempt=1, **base)
+    for only, solo in ((cases, ()), (cases[:3], ()), (cases[4:], (cases[4],)), ((), ()), (cases[:1], (cases[0],))):
+        more = {"solo": tuple(solo), "done": ("k",), "rounds_done": {"k": {"0": 2}}}
+        expected = job_request(plan, job, attempt=7, only=frozenset(only), **base, **more)
+        assert narrowed(full, attempt=7, only=frozenset(only), **more) == expected
 
 
 def test_a_job_is_submitted_once_and_not_again_for_what_is_ok(host: SlurmHost) -> None:
