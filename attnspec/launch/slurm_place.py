@@ -123,7 +123,8 @@ def shortage(
     layout = layout_of(runner, most)
     gpus = layout.tasks_per_node if device == "cuda" and (not runner.slurm or runner.slurm.gpu_flag != "none") else 0
     fit = [node for node in nodes if node.num_gpus >= gpus and node.num_cpus >= layout.cpus_per_node]
-    each = f" with {gpus} GPUs" if gpus else f" with {layout.cpus_per_node} cores"
+    cores = "1 core" if layout.cpus_per_node == 1 else f"{layout.cpus_per_node} cores"
+    each = f" with {gpus} GPUs" if gpus else f" with {cores}"
     if runner.nodes is not None and layout.num_nodes > runner.nodes:
         return f"{world_sizes[most]} needs {layout.num_nodes} nodes{each}; runner {runner.name} allows {runner.nodes}"
     if len(fit) < layout.num_nodes:

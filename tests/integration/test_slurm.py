@@ -347,7 +347,7 @@ def environment_of(pid: int) -> bytes:
 @pytest.mark.parametrize(
     ("runner", "told"),
     [
-        (RUNNER % "10" + "nodes: 1\n", "cp_size 2 needs 2 nodes with 1 cores; runner cluster allows 1"),
+        (RUNNER % "10" + "nodes: 1\n", "cp_size 2 needs 2 nodes with 1 core; runner cluster allows 1"),
         ((RUNNER % "10").replace("{time:", "{partition: nowhere, time:"), "Slurm has no partition 'nowhere'; there is"),
     ],
 )
