@@ -92,6 +92,9 @@ def run_plan(plan: Plan, folder: RunFolder, place: Place, order: Order, watch: W
                     text="the spec has changed since the last run here; cases that it no longer asks for stay journaled"
                 )
             )
+        for name, image in place.images.items():
+            if not image.pinned:
+                watch(Said(text=f"image {name} is not pinned; what is measured is kept under its ID {image.identity}"))
         started_ns = time.time_ns()
         provenance = _provenance(plan, folder, place, order, started_ns)
         folder.write_text(folder.spec, [order.spec_text])
