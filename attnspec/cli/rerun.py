@@ -17,9 +17,17 @@ from attnspec.cli._paths import PATH
 from attnspec.cli._progress import watching
 from attnspec.errors import EnvironmentMissingError, InputError
 from attnspec.launch.container_place import choices_of
+from attnspec.launch.found import UNSEEN
 from attnspec.launch.place import Place
 from attnspec.launch.provenance import code_sha256, gather
-from attnspec.launch.recorded import Conditions, drift, present_conditions, recorded_conditions, recorded_runner
+from attnspec.launch.recorded import (
+    Conditions,
+    drift,
+    present_conditions,
+    recorded_conditions,
+    recorded_runner,
+    workers_drift,
+)
 from attnspec.launch.rerun import recorded_place
 from attnspec.launch.run import Order, RunResult, run_plan
 from attnspec.launch.run_folder import RunFolder
@@ -72,6 +80,9 @@ def command(run: Path, allow_drift: bool, out: Path | None) -> int:
     )
     with watching(console) as watch:
         result = run_plan(opened.plan, folder, place, order, watch)
+    if place.found is UNSEEN:
+        for line in workers_drift(provenance, folder.read_provenance()):
+            console.print(f"conditions differ from those of {run}: {line}", highlight=False, markup=False)
     return _close(console, run, folder, result)
 
 
@@ -97,7 +108,7 @@ def _place(
         place = recorded_place(
             opened.provenance, runner, opened.plan, only, python_in_use=sys.executable, choices=choices
         )
-    lines += drift(before, present_conditions(_gathered(place)))
+    lines += drift(before, present_conditions(_gathered(place)), seen=place.found is not UNSEEN)
     told = "\n".join(f"  {line}" for line in lines)
     if lines and not allow_drift:
         raise EnvironmentMissingError(

@@ -38,20 +38,24 @@ class Conditions:
         return {name: self.packages[name] for name in names if name in self.packages}
 
 
-def drift(before: Conditions, now: Conditions) -> list[str]:
+def drift(before: Conditions, now: Conditions, *, seen: bool = True) -> list[str]:
     """What differs, one line each. Packages count that the earlier run used. Pure.
+
+    seen: whether anybody has looked at the machines of now; else code and images alone are compared.
 
     >>> old = Conditions(code="a", packages={"torch": "2.11.0"}, driver="570", host={"num_cpus": 8})
     >>> drift(old, Conditions(code="a", packages={"torch": "2.13.0", "x": "1"}, driver="580", host={"num_cpus": 8}))
     ['driver: 570 -> 580', 'package torch: 2.11.0 -> 2.13.0']
     """
     lines = differences({"attnspec's code": before.code[:12]}, {"attnspec's code": now.code[:12]})
-    lines += differences({"driver": before.driver}, {"driver": now.driver})
-    lines += differences({"python": before.python}, {"python": now.python})
     for name, image in before.images.items():
         here = now.images.get(name, {})
         for key, what in (("image_id", "image ID"), ("digest", "digest")):
             lines += differences({what: image.get(key)}, {what: here.get(key)}, f"image {name}: ")
+    if not seen:
+        return lines
+    lines += differences({"driver": before.driver}, {"driver": now.driver})
+    lines += differences({"python": before.python}, {"python": now.python})
     lines += differences(before.packages, now.among(before.packages), "package ")
     lines += differences({"devices": _counted(before.devices)}, {"devices": _counted(now.devices)})
     return lines + differences(before.host, now.host, "host ")
@@ -79,6 +83,26 @@ def recorded_conditions(provenance: Mapping[str, Any]) -> Conditions:
         )
     except KeyError as error:
         raise InputError(f"the run's provenance.json has no {error}; an older attnspec wrote it") from None
+
+
+def workers_drift(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What the workers of two runs found differently: driver, device, versions. From their provenance. Pure.
+
+    >>> old = {"workers": {"environment": {"a": {"driver": "570", "device": "H100", "versions": {"torch": "2.11"}}}}}
+    >>> new = {"workers": {"environment": {"b": {"driver": "580", "device": "H100", "versions": {"torch": "2.11"}}}}}
+    >>> workers_drift(old, new)
+    ['driver: 570 -> 580']
+    """
+    return differences(_told_by_workers(before), _told_by_workers(now))
+
+
+def _told_by_workers(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    facts = list(provenance.get("workers", {}).get("environment", {}).values())
+    told: dict[str, Any] = {
+        name: ", ".join(sorted({str(one.get(name)) for one in facts})) for name in ("driver", "device")
+    }
+    versions = {name: version for one in facts for name, version in one["versions"].items()}
+    return {**told, **{f"package {name}": version for name, version in versions.items()}}
 
 
 def present_conditions(provenance: Mapping[str, Any]) -> Conditions:

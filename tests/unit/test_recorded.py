@@ -51,6 +51,11 @@ def test_drift(changed, lines):
     assert drift(BEFORE, dataclasses.replace(BEFORE, **changed)) == lines
 
 
+def test_machines_that_nobody_has_seen_are_not_compared():
+    now = Conditions(code="b" * 64, images={"hopper": {"image_id": "sha256:1", "digest": "sha256:2"}})
+    assert drift(BEFORE, now, seen=False) == [f"attnspec's code: {'a' * 12} -> {'b' * 12}"]
+
+
 def provenance(**found):
     return {
         "code_sha256": "a",
