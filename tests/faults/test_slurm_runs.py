@@ -260,3 +260,17 @@ def test_a_crash_on_nodes_that_do_not_answer_is_blamed_on_no_case(host: SlurmHos
     first, second = host.calls("sbatch")
     assert "--begin=now+300" in second
     assert not any(word.startswith("--begin") for word in first)
+
+
+@pytest.mark.slow
+def test_jobs_wait_for_each_other_as_the_profile_says(host: SlurmHost, tmp_path: Path) -> None:
+    spec = SMALL.replace("sdpa]", '{sdpa: {env: {NAME: "1"}}}]')
+    (tmp_path / "two").mkdir()
+    two = SlurmHost(tmp_path / "two" / "run", spec)
+    two.cluster = host.cluster
+    assert two.run().exit_code == 0
+    two.check_complete()
+    first, second = two.calls("sbatch")
+    assert {"--dependency=afterany:1", "--kill-on-invalid-dep=yes"} <= set(second)
+    assert not any(word.startswith("--dependency") for word in first)
+    assert {one["ended"] for one in two.submissions()} == {"done"}
