@@ -70,8 +70,8 @@ base=localhost/attnspec-base:bookworm
 if ! podman image exists "$base"; then
     echo "== the base image"
     mkdir -p "$folder/base"
-    SOURCE_DATE_EPOCH=1764547200 mmdebstrap --quiet --variant=minbase --include=ca-certificates,python3,python3-pip,python3-venv \
-        bookworm "$folder/base/base.tar"
+    SOURCE_DATE_EPOCH=1764547200 mmdebstrap --quiet --variant=minbase \
+        --include=ca-certificates,g++,python3,python3-dev,python3-pip,python3-venv bookworm "$folder/base/base.tar"
     printf 'FROM scratch\nADD base.tar /\nENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n' \
         > "$folder/base/Containerfile"
     podman build --quiet --timestamp 1764547200 --tag "$base" "$folder/base" > /dev/null

@@ -215,6 +215,15 @@ def test_an_image_that_is_not_the_locked_one_is_refused(place: Path, lock: Lock,
     assert (facts["pinned"], facts["image_id"]) == (False, lock.image_id)
 
 
+def test_doctor_examines_kernels_inside_the_image(place: Path, tmp_path: Path) -> None:
+    runs = Runs(tmp_path, place)
+    process = runs.start("doctor", "--runner", "./there.yaml", "--json")
+    kernels = json.loads(finished(process, 0).splitlines()[-1])["kernels"]
+    held = {name for name, answer in kernels.items() if answer["usable"]}
+    assert held == {"reference", "sdpa", "flex"}, kernels
+    assert kernels["fa4"]["reason"] == "no image of runner there holds it"
+
+
 def test_two_ranks_share_a_container(place: Path, tmp_path: Path) -> None:
     runs = Runs(tmp_path, place)
     spec = str(shipped("specs") / "quickstart_distributed.yaml")

@@ -312,7 +312,7 @@ def test_the_build_command(folder, program, stamp):
 def test_a_base_needs_a_digest(folder, podman):
     folder.lock_file.unlink()
     store, contents = ImageStore("podman"), folder.contents()
-    with pytest.raises(InputError, match=r"base docker.io/library/python:3.11-slim-bookworm is unresolved; give it"):
+    with pytest.raises(InputError, match=r"base docker.io/library/python:3.11-bookworm is unresolved; give it"):
         find_base(folder, contents, None, store)
     with pytest.raises(InputError, match="--base: mine is not stored here"):
         find_base(folder, contents, "mine", store)
