@@ -350,6 +350,7 @@ def environment_of(pid: int) -> bytes:
         (RUNNER % "10" + "nodes: 1\n", "cp_size 2 needs 2 nodes with 1 core; runner cluster allows 1"),
         ((RUNNER % "10").replace("{time:", "{partition: nowhere, time:"), "Slurm has no partition 'nowhere'; there is"),
     ],
+    ids=["too few nodes", "no such partition"],
 )
 def test_what_the_cluster_does_not_have_is_told_before_anything_starts(tmp_path, runner, told):
     runs = Runs(tmp_path, runner=runner)
