@@ -66,12 +66,13 @@ dockerd --data-root "$folder/docker/data" --exec-root "$folder/docker/exec" -p "
     --iptables=false --ip6tables=false --bridge=none --oom-score-adjust 0 > "$folder/docker.log" 2>&1 &
 pids+=($!)
 
-base=localhost/attnspec-base:bookworm
+include=ca-certificates,g++,python3,python3-dev,python3-pip,python3-venv
+base=localhost/attnspec-base:$(printf 'bookworm %s' "$include" | sha256sum | cut -c 1-12)
 if ! podman image exists "$base"; then
     echo "== the base image"
     mkdir -p "$folder/base"
-    SOURCE_DATE_EPOCH=1764547200 mmdebstrap --quiet --variant=minbase \
-        --include=ca-certificates,g++,python3,python3-dev,python3-pip,python3-venv bookworm "$folder/base/base.tar"
+    SOURCE_DATE_EPOCH=1764547200 mmdebstrap --quiet --variant=minbase --include="$include" \
+        bookworm "$folder/base/base.tar"
     printf 'FROM scratch\nADD base.tar /\nENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n' \
         > "$folder/base/Containerfile"
     podman build --quiet --timestamp 1764547200 --tag "$base" "$folder/base" > /dev/null
