@@ -13,7 +13,8 @@ import click
 
 from attnspec.cli._paths import PATH
 from attnspec.errors import EnvironmentMissingError
-from attnspec.launch.run_lock import Holder, holder, is_held
+from attnspec.launch.container_place import STORES, end_orphans
+from attnspec.launch.run_lock import Holder, RunLock, holder, is_held
 from attnspec.launch.slurm_submissions import cancel_run, forbid_submissions
 from attnspec.report.run import open_run
 
@@ -27,10 +28,10 @@ def command(run: Path) -> int:
     """Stop the process that works in RUN, with its workers, and cancel its jobs in Slurm.
 
     It is asked to stop and writes its tables; if it does not within a minute, it is killed. Jobs in Slurm are cancelled
-    also when the process that submitted them is gone or on another machine. What was measured is kept, and
-    `attnspec run` goes on from there.
+    and containers ended also when the process that started them is gone; jobs when it is on another machine, too. What
+    was measured is kept, and `attnspec run` goes on from there.
     """
-    open_run(run)
+    launcher = open_run(run).provenance.get("runner", {}).get("launcher", "")
     queued = forbid_submissions(run)
     works = holder(run)
     if works is None and is_held(run):
@@ -49,6 +50,9 @@ def command(run: Path) -> int:
         cancelled += cancel_run(run) if queued else []
     elif works is not None:
         click.echo(f"{run}: {works} sees that its jobs were cancelled, and ends")
+    if launcher in STORES and (works is None or here):
+        with RunLock(run):
+            end_orphans(launcher, run)
     if cancelled:
         click.echo(f"{run}: cancelled Slurm job {', '.join(map(str, cancelled))}; what was measured is kept")
     elif works is None:

@@ -32,7 +32,7 @@ from attnspec.plan import Image
 
 STORES = ("docker", "podman")
 _RENDERERS = {"docker": docker_argv, "podman": podman_argv, "apptainer": apptainer_argv}
-_NVIDIA = Path("/dev/nvidiactl")
+NVIDIA = Path("/dev/nvidiactl")
 
 
 def choices_of(runner: Runner, *, cwd: Path, environ: Mapping[str, str]) -> tuple[Choice, ...]:
@@ -116,33 +116,33 @@ def enter(
 
 def uses_gpus(runner: Runner) -> bool:
     """Whether a runner's containers see GPUs: where it expects them, or leaves it open and there is a driver."""
-    return runner.device.type == "cuda" or (runner.device.type == "auto" and _NVIDIA.exists())
+    return runner.device.type == "cuda" or (runner.device.type == "auto" and NVIDIA.exists())
 
 
-def end_orphans(runner: Runner, run_dir: Path) -> None:
+def end_orphans(launcher: str, run_dir: Path) -> None:
     """End the containers that a host of this run folder left when it was killed, while nobody works in the folder.
 
-    Raises EnvironmentMissingError where that fails.
+    launcher: what it ran with; only some leave any. Raises EnvironmentMissingError where that fails.
     """
-    if runner.launcher not in STORES:
+    if launcher not in STORES:
         return
-    argv = sweeping_argv(runner.launcher, str(run_dir.resolve()))
+    argv = sweeping_argv(launcher, str(run_dir.resolve()))
     try:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE_S, check=False)
     except subprocess.TimeoutExpired:
-        raise EnvironmentMissingError(f"{runner.launcher} does not answer") from None
+        raise EnvironmentMissingError(f"{launcher} does not answer") from None
     if done.returncode != 0:
         raise EnvironmentMissingError(
-            f"{runner.launcher} cannot end what an earlier run left: {done.stderr.decode(errors='replace').strip()}"
+            f"{launcher} cannot end what an earlier run left: {done.stderr.decode(errors='replace').strip()}"
         )
 
 
 def check_driver(runner: Runner) -> None:
     """Raise EnvironmentMissingError where a runner expects a CUDA device and this machine has no driver for one."""
-    if runner.device.type == "cuda" and not _NVIDIA.exists():
+    if runner.device.type == "cuda" and not NVIDIA.exists():
         raise EnvironmentMissingError(
             f"runner {runner.name} expects {runner.expectation()}; this machine has no NVIDIA driver "
-            f"({_NVIDIA} is not there)"
+            f"({NVIDIA} is not there)"
         )
 
 

@@ -154,7 +154,7 @@ def _run_jobs(launch: Launch, only: Collection[str] | None, watch: Watcher, sign
         images = {case.case_id: launch.image_id(job) for job, cases in asked for case in cases}
         ok = standing_ok(held.select(["case_id", "status", "image_digest"]).to_pylist(), images)
         return SlurmRun(launch, asked, watch, signals, ok=ok).run()
-    end_orphans(launch.runner, launch.folder.path)
+    end_orphans(launch.runner.launcher, launch.folder.path)
     failed = False
     for number, (job, cases) in enumerate(asked, start=1):
         if signals.number is not None:
