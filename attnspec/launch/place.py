@@ -13,7 +13,7 @@ from attnspec.images.pinning import Choice, PinnedImage
 from attnspec.launch.container_place import check_driver, look_inside, mounted, pinned
 from attnspec.launch.found import UNSEEN, Found, device_type, instead, interpreter, look
 from attnspec.launch.runner_profile import Runner
-from attnspec.launch.slurm_cluster import Cluster, SlurmError
+from attnspec.launch.slurm_cluster import Cluster
 from attnspec.launch.slurm_place import check_cluster
 from attnspec.plan import Job, Plan
 from attnspec.plan.requests import runnable
@@ -90,11 +90,11 @@ def check_place(seen: Survey, plan: Plan, only: Collection[str] | None) -> Place
     world_sizes = {job.world_size: f"cp_size {job.world_size}" for job in jobs}
     mounted(runner)  # refuses a source that is not there
     if submits(runner):
+        device = check_cluster(runner, world_sizes, Cluster())
         try:
-            device = check_cluster(runner, world_sizes, Cluster())
-        except SlurmError as error:
+            images = _images(seen, jobs_images(jobs))
+        except EnvironmentMissingError as error:
             raise EnvironmentMissingError(f"{error}\n{instead(world_sizes)}") from None
-        images = _images(seen, jobs_images(jobs))
         return Place(runner=runner, python=seen.python, found=UNSEEN, device=device, images=images)
     if not seen.choices:
         assert seen.found is not None

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from attnspec.cli.main import exit_code
+from attnspec.launch import container_place
 
 DIGEST, ID = "sha256:" + "d" * 64, "sha256:" + "a" * 64
 IMAGE = f"registry.example/attnspec/cpu@{DIGEST}"
@@ -115,3 +116,27 @@ def test_a_mount_that_is_not_there_is_refused(home, capsys):
     (home.parent / "bin" / "there").write_text("a" * 64)
     assert exit_code(["run", "small.yaml", "--runner", "./podman.yaml", "--out", "run"]) == 2
     assert "mounts[0].source: /nowhere/at all is not there" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("runner", "message"),
+    [
+        ("podman-cpu", "podman is not on the path; install it, or choose another runner"),
+        (
+            "docker-h100",
+            "runner docker-h100 expects a CUDA device named H100 with compute capability 9.0; this machine",
+        ),
+        ("slurm-b200", "runner slurm-b200 submits to Slurm, and sinfo is not on the path"),
+        ("slurm-apptainer", "runner slurm-apptainer submits to Slurm, and sinfo is not on the path"),
+    ],
+)
+def test_a_machine_without_what_a_shipped_runner_needs_ends_with_3_and_what_to_do(
+    home, capsys, monkeypatch, runner, message
+):
+    monkeypatch.setenv("PATH", str(home))
+    monkeypatch.setattr(container_place, "NVIDIA", home / "nowhere")
+    assert exit_code(["run", "small.yaml", "--runner", runner, "--out", "run"]) == 3
+    said = capsys.readouterr().err
+    assert message in said
+    assert "--rehearse   runs the whole pipeline, shrunk, on the CPU" in said
+    assert not (home / "run").exists()
