@@ -17,7 +17,9 @@ from attnspec.cli.main import exit_code
 from attnspec.errors import InputError
 from attnspec.report.run import open_run
 
-PROBE = '{"python": "3.12.1", "versions": {"torch": "2.11.0"}, "missing": {}, "packages": {}, "cuda": null, "devices": []}'
+PROBE = (
+    '{"python": "3.12.1", "versions": {"torch": "2.11.0"}, "missing": {}, "packages": {}, "cuda": null, "devices": []}'
+)
 
 
 @pytest.fixture
