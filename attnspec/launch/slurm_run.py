@@ -108,7 +108,11 @@ class SlurmRun:
         try:
             held = self._take_up()
             for number, (job, cases) in enumerate(self._asked, start=1):
-                self._begin(number, job, cases, held.get(job.job_id))
+                self._begin(number, job, cases, held.pop(job.job_id, None))
+            for _, submission in held.values():
+                self._tell(
+                    f"Slurm job {submission.slurm_id} of an earlier run has cases that this one does not ask for"
+                )
             while self._followed and self._signals.number is None:
                 self._look()
                 if self._followed and not self._signals.number:

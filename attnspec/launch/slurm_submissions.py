@@ -126,6 +126,9 @@ def refuse_beside_slurm(run: Path) -> None:
             f"{run}: Slurm job {', '.join(map(str, sorted(live)))} works in this run folder; run it with its Slurm "
             "runner to take the job up, `attnspec cancel` it, or choose another folder with --out"
         )
+    for folder, submission in held:  # what these measured is no part of what comes now
+        folder.give_up()
+        folder.write_submission(dataclasses.replace(submission, ended="left behind"))
 
 
 def cancel_submissions(held: Sequence[Held], cluster: Cluster) -> None:

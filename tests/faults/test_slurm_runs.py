@@ -43,7 +43,7 @@ class SlurmHost(Host):
         read = read_runner(self.profile)
         return read.model_copy(update={"env": dict(self.env)})
 
-    def run(self) -> RunResult:
+    def run(self, *, fresh: bool = False) -> RunResult:
         self.told, self.measured, self.resumed = [], [], []
 
         def heard(happening: Happening) -> None:
@@ -56,7 +56,7 @@ class SlurmHost(Host):
         place = Place(
             runner=self.runner(), python=str(self.cluster / "bin" / "interpreter"), found=UNSEEN, device="cpu"
         )
-        order = Order(spec_text=self.spec, spec_sha256="0", argv=("attnspec", "run"))
+        order = Order(spec_text=self.spec, spec_sha256="0", argv=("attnspec", "run"), fresh=fresh)
         return run_plan(plan_of(self.spec), self.folder, place, order, heard)
 
     def calls(self, program: str) -> list[list[str]]:
@@ -191,6 +191,19 @@ def test_a_job_cancelled_in_slurm_is_not_submitted_again(host: SlurmHost) -> Non
     assert "Slurm job 1 was cancelled in Slurm; run the same again to go on" in host.told
     assert {row["status"] for row in host.rows()} == {"skipped"}
     assert workers_of(host.folder.path) == []
+
+
+@pytest.mark.slow
+def test_starting_anew_takes_up_nothing_that_is_over(host: SlurmHost) -> None:
+    assert host.run().exit_code == 0
+    (folder,) = host.folder.path.glob("artifacts/slurm/*-1")
+    written = json.loads((folder / "submission.json").read_text())
+    del written["ended"]  # as if its host had died before it saw the end
+    (folder / "submission.json").write_text(json.dumps(written))
+    assert host.run(fresh=True).exit_code == 0
+    assert [one["ended"] for one in host.submissions()] == ["left behind", "done"]
+    assert host.resumed == []
+    host.check_complete()
 
 
 @pytest.mark.slow
