@@ -107,6 +107,13 @@ def browser(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def integration(session: nox.Session) -> None:
+    """Tests with containers and Slurm, as far as they are here; .ci/integration.sh installs and starts them all."""
+    install(session, *TESTS)
+    session.run("pytest", "-m", "integration", *session.posargs)
+
+
+@nox.session(default=False)
 def docs(session: nox.Session) -> None:
     """Run every example of the documentation, and check its links."""
     install(session, *TESTS, "-e", ".[analysis]")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from attnspec.catalog.findings import Finding
 from attnspec.errors import InputError, Problem, SpecError
 from attnspec.launch.runner_profile import load_runner, search_folders
 from attnspec.masks import make_slices
-from attnspec.plan import Plan, compile_plan
+from attnspec.plan import Image, Plan, compile_plan
 from attnspec.plan.structure import example_documents
 from attnspec.sample.packs import max_piece
 from attnspec.slices import area
@@ -22,13 +22,13 @@ from attnspec.support import Device
 from attnspec.units import format_count
 
 
-def planned(held: SpecFile, spec: Spec, *, device: Device | None, image: str | None) -> Plan:
+def planned(held: SpecFile, spec: Spec, *, device: Device | None, images: Sequence[Image]) -> Plan:
     """The plan of `spec`, which is `held.spec` with another runner or shrunk.
 
     Raises SpecError where what planning refuses stands in the file, else InputError.
     """
     try:
-        return compile_plan(spec, device=device, image=image)
+        return compile_plan(spec, device=device, images=images)
     except SpecError:
         raise
     except InputError:

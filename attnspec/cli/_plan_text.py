@@ -29,7 +29,8 @@ def plan_text(plan: Plan, spec: Spec, expectation: Expectation, *, expected_devi
         env = "".join(f" {name}={value}" for name, value in job.env.items())
         note = f" ({refused:,} unsupported)" if refused else ""
         ranks = _counted(job.world_size, "rank")
-        yield f"  {job.job_id}  {ranks:>9}  {_counted(len(job.cases), 'case')}{note}{env}"
+        image = "" if job.image is None else f" in {job.image}"
+        yield f"  {job.job_id}  {ranks:>9}  {_counted(len(job.cases), 'case')}{note}{image}{env}"
     yield ""
     yield from _unsupported(plan)
     yield ""

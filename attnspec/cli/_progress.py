@@ -74,9 +74,10 @@ class _Lines:
                 self._begun += len(happening.cases)
                 job = happening.job
                 env = "".join(f" {name}={value}" for name, value in job.env.items())
+                image = "" if job.image is None else f" in {job.image}"
                 ranks = "1 rank" if job.world_size == 1 else f"{job.world_size} ranks"
                 cases = "1 case" if len(happening.cases) == 1 else f"{len(happening.cases)} cases"
-                self._print(escape(f"job {happening.number} of {happening.num_jobs}: {cases}, {ranks}{env}"))
+                self._print(escape(f"job {happening.number} of {happening.num_jobs}: {cases}, {ranks}{image}{env}"))
             case TurnBegan():
                 pass  # nothing for a log; a bar names it
             case CaseEnded():

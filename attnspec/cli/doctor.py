@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ from rich.markup import escape
 from attnspec import plugins
 from attnspec.cli._console import is_log, show
 from attnspec.errors import InputError
+from attnspec.launch.container_place import check_driver, choices_of, enter, look_inside, pinned
 from attnspec.launch.found import interpreter, look
+from attnspec.launch.place import submits
 from attnspec.launch.provenance import PACKAGE
 from attnspec.launch.runner_profile import Runner, load_runner, search_folders
 
@@ -48,16 +51,17 @@ def command(name: str, timeout: int, as_json: bool) -> int:
     device; the first such call may compile for minutes. Ends with 3 when no kernel is usable.
     """
     runner = load_runner(name, search_folders(cwd=Path.cwd(), environ=os.environ))
-    if runner.launcher != "local":
-        raise InputError(
-            f"runner {runner.name} starts its workers with {runner.launcher}; doctor looks at this machine only. "
-            "Run it inside the image: python -m attnspec doctor"
-        )
-    python = interpreter(runner, sys.executable)
-    found = look(python, runner.env)
     targets = tuple(_targets())
+    lines: list[str] = []
+    answers: dict[str, Answer] = {}
     with _telling(len(targets)) as tell:
-        answers = _examined(python, runner, targets, timeout, found.missing, tell)
+        for place, line, missing in _places(runner):
+            lines.append(line)
+            held = [target for target in targets if place.holds(*target.split(":")) and target not in answers]
+            answers |= _examined(place, held, timeout, missing, tell)
+    if runner.image:
+        nowhere = _unusable(f"no image of runner {runner.name} holds it", None)
+        answers = {target: answers.get(target, nowhere) for target in targets}
     content: dict[str, dict[str, Answer]] = {kind: {} for kind in _EXAMINED}
     for target, answer in answers.items():
         kind, _, plugin = target.partition(":")
@@ -67,7 +71,7 @@ def command(name: str, timeout: int, as_json: bool) -> int:
         told = {kind: {name: _told(answer) for name, answer in answers.items()} for kind, answers in content.items()}
         click.echo(json.dumps(told))
     else:
-        show([f"runner {runner.name}: {found.describe()}", *_lines(content)], _STYLES)
+        show([*lines, *_lines(content)], _STYLES)
     return 0 if any(answer["usable"] for answer in content["kernels"].values()) else _MISSING
 
 
@@ -87,6 +91,61 @@ def _telling(num_targets: int) -> Iterator[Callable[[str, int], None]]:
         yield tell
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Where:
+    """Where to examine: the command line up to the interpreter's arguments, its environment, and how to end it.
+
+    kernels, strategies: what is held there; None: nobody says.
+    """
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    ending: tuple[str, ...] = ()
+    kernels: tuple[str, ...] | None = None
+    strategies: tuple[str, ...] | None = None
+
+    def holds(self, kind: str, name: str) -> bool:
+        """Whether a plug-in is to be examined there."""
+        held = self.kernels if kind == "kernels" else self.strategies
+        return held is None or name in held
+
+
+def _places(runner: Runner) -> Iterator[tuple[_Where, str, Mapping[str, str]]]:
+    """Where a runner's workers start, each with what is found there in words, and which packages are missing."""
+    if runner.launcher == "local":
+        python = interpreter(runner, sys.executable)
+        found = look(python, runner.env)
+        yield _outside(python, runner), f"runner {runner.name}: {found.describe()}", found.missing
+        return
+    if not runner.image or runner.launcher not in plugins.names("launchers") or submits(runner):
+        raise InputError(
+            f"runner {runner.name} starts its workers with {runner.launcher}; doctor looks at this machine only. "
+            "Run it there: python -m attnspec doctor"
+        )
+    check_driver(runner)
+    for choice in choices_of(runner, cwd=Path.cwd(), environ=os.environ):
+        image = pinned(runner, choice, unpinned=False)
+        python = runner.python or image.python
+        found = look_inside(runner, image, python)
+        argv, env, ending = enter(runner, image, package=str(PACKAGE), files=plugins.loaded_files())
+        contents = choice.contents
+        place = _Where(
+            argv=(*argv, python),
+            env={**os.environ, **env},
+            ending=tuple(ending),
+            kernels=None if contents is None else contents.kernels,
+            strategies=None if contents is None else contents.strategies,
+        )
+        yield place, f"runner {runner.name}, image {image.name}: {found.describe()}", found.missing
+
+
+def _outside(python: str, runner: Runner) -> _Where:
+    """An interpreter of this machine."""
+    environment = {**os.environ, **runner.env}
+    path = os.pathsep.join(filter(None, (str(PACKAGE.parent), environment.get("PYTHONPATH"))))
+    return _Where(argv=(python,), env={**environment, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"})
+
+
 def _targets() -> Iterator[str]:
     for kind in _EXAMINED:
         for name in plugins.names(kind):
@@ -94,8 +153,7 @@ def _targets() -> Iterator[str]:
 
 
 def _examined(
-    python: str,
-    runner: Runner,
+    place: _Where,
     targets: Sequence[str],
     timeout: int,
     missing: Mapping[str, str],
@@ -108,7 +166,7 @@ def _examined(
     answers: dict[str, Answer] = {}
     while len(answers) < len(targets):
         left = [target for target in targets if target not in answers]
-        started, ending = _one_process(python, runner, left, timeout, answers, tell)
+        started, ending = _one_process(place, left, timeout, answers, tell)
         culprit = started if started is not None and started not in answers else None
         if culprit is None and not any(target in answers for target in left):
             # It did not get as far as the first, and every further try would end alike.
@@ -119,19 +177,16 @@ def _examined(
 
 
 def _one_process(
-    python: str,
-    runner: Runner,
+    place: _Where,
     targets: Sequence[str],
     timeout: int,
     answers: dict[str, Answer],
     tell: Callable[[str, int], None],
 ) -> tuple[str | None, str]:
     """Examine targets in one process and fill `answers`; the target begun last, and how the process ended."""
-    environment = {**os.environ, **runner.env}
-    path = os.pathsep.join(filter(None, (str(PACKAGE.parent), environment.get("PYTHONPATH"))))
     process = subprocess.Popen(
-        [python, "-m", "attnspec.worker.doctor", *plugins.loaded_files(), *targets],
-        env={**environment, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"},
+        [*place.argv, "-m", "attnspec.worker.doctor", *plugins.loaded_files(), *targets],
+        env=place.env,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -158,6 +213,8 @@ def _one_process(
     finally:
         timer.cancel()
         _kill(process)
+        if place.ending:
+            subprocess.run(place.ending, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=True)
     code = process.wait()
     reader.join()
     process.stdout.close()

@@ -46,6 +46,7 @@ def command(
     from attnspec.cli._console import show
     from attnspec.cli._given_spec import planned, runner_findings
     from attnspec.cli._plan_text import plan_text
+    from attnspec.launch.container_place import choices_of, plan_images
     from attnspec.launch.device_peaks import nominal_tflops
     from attnspec.launch.runner_profile import load_runner, search_folders
     from attnspec.plan import parse_only, restrict, select
@@ -61,7 +62,8 @@ def command(
     if runner is not None:
         read = read.model_copy(update={"runner": runner})
     profile = load_runner(read.runner, search_folders(cwd=Path.cwd(), environ=os.environ))
-    plan = planned(held, read, device=profile.expected_device(), image=profile.image)
+    images = plan_images(choices_of(profile, cwd=Path.cwd(), environ=os.environ))
+    plan = planned(held, read, device=profile.expected_device(), images=images)
     if wanted:
         plan = restrict(plan, select(plan.cases, wanted))
     if as_json:

@@ -23,8 +23,10 @@ from attnspec.cli._progress import watching
 from attnspec.cli.report import page_of
 from attnspec.drawing.look import STATUS_WORDS
 from attnspec.errors import InputError, SpecError
+from attnspec.launch.container_place import choices_of, plan_images
+from attnspec.launch.place import check_place, survey
 from attnspec.launch.rehearsal import rehearsal, rehearsal_runner
-from attnspec.launch.run import Order, RunResult, check_place, run_plan, survey
+from attnspec.launch.run import Order, RunResult, run_plan
 from attnspec.launch.run_folder import RunFolder
 from attnspec.launch.runner_profile import Runner, load_runner, search_folders
 from attnspec.plan import parse_only, select
@@ -71,11 +73,12 @@ def command(
     profile = load_runner(read.runner, folders)
     if rehearse:
         read, profile = rehearsal(read), rehearsal_runner(load_runner("local", folders))
-    python, found = survey(profile, python_in_use=sys.executable)
-    plan = planned(held, read, device=profile.expected_device() or found.device, image=profile.image)
+    choices = choices_of(profile, cwd=Path.cwd(), environ=os.environ)
+    seen = survey(profile, python_in_use=sys.executable, choices=choices, unpinned=unpinned)
+    plan = planned(held, read, device=seen.device, images=plan_images(choices))
     chosen = select(plan.cases, wanted)[:limit]
     case_ids = None if len(chosen) == len(plan.cases) else frozenset(case.case_id for case in chosen)
-    place = check_place(profile, python, found, plan, case_ids)
+    place = check_place(seen, plan, case_ids)
     settings: dict[str, Any] = {
         "spec": str(spec),
         "overrides": list(overrides),

@@ -12,6 +12,7 @@ import click
 
 from attnspec.cli._paths import PATH
 from attnspec.launch.run_lock import holder, is_held
+from attnspec.launch.slurm_submissions import Standing, standings
 from attnspec.plan.requests import runnable
 from attnspec.report.run import OpenedRun, open_run
 
@@ -29,6 +30,7 @@ def _status(run: OpenedRun, given: Path) -> dict[str, Any]:
     statuses = dict(zip(run.cells["case_id"].to_pylist(), run.cells["status"].to_pylist(), strict=True))
     works = holder(run.path)
     jobs = []
+    queued = standings(run.path)
     if run.folder.spec.is_file():
         for job in run.plan.jobs:
             cases = runnable(run.plan, job)
@@ -39,6 +41,7 @@ def _status(run: OpenedRun, given: Path) -> dict[str, Any]:
                     "env": dict(job.env),
                     "cases": len(cases),
                     "ok": sum(statuses.get(case.case_id) == "ok" for case in cases),
+                    "slurm": _slurm(queued.get(job.job_id)),
                 }
             )
     last = run.folder.last_activity_ns()
@@ -51,7 +54,15 @@ def _status(run: OpenedRun, given: Path) -> dict[str, Any]:
         "statuses": dict(Counter(statuses.values()).most_common()),
         "jobs": jobs,
         "last_activity_s": None if last is None else last / 1e9,
+        "slurm_jobs": sorted(one.slurm_id for one in queued.values() if one.live and one.slurm_id is not None),
     }
+
+
+def _slurm(standing: Standing | None) -> dict[str, Any] | None:
+    """A job's newest submission; None where it never went to Slurm."""
+    if standing is None:
+        return None
+    return {"id": standing.slurm_id, "state": standing.state, "reason": standing.reason or None}
 
 
 def _lines(content: dict[str, Any]) -> list[str]:
@@ -60,12 +71,22 @@ def _lines(content: dict[str, Any]) -> list[str]:
     if content["running"]:
         who = f"process {content['pid']} on {content['host']}" if content["pid"] is not None else "a process"
         lines.append(f"running: {who}; `attnspec cancel {content['run']}` stops it")
+    elif content["slurm_jobs"]:
+        numbers = ", ".join(map(str, content["slurm_jobs"]))
+        lines.append(
+            f"Slurm job {numbers} goes on without a process here; `attnspec run` takes it up, "
+            f"`attnspec cancel {content['run']}` stops it"
+        )
     else:
         lines.append("not running")
     for job in content["jobs"]:
         ranks = "1 rank" if job["world_size"] == 1 else f"{job['world_size']} ranks"
         env = "".join(f" {name}={value}" for name, value in job["env"].items())
-        lines.append(f"job {job['job_id']}: {job['ok']} of {job['cases']} cases ok, {ranks}{env}")
+        slurm = job["slurm"]
+        number = "" if slurm is None or slurm["id"] is None else f" {slurm['id']}"
+        queue = "" if slurm is None else f", Slurm job{number}: {slurm['state']}"
+        why = f" ({slurm['reason']})" if slurm is not None and slurm["reason"] else ""
+        lines.append(f"job {job['job_id']}: {job['ok']} of {job['cases']} cases ok, {ranks}{env}{queue}{why}")
     if content["last_activity_s"] is not None:
         seconds = max(0.0, time.time() - content["last_activity_s"])
         lines.append(

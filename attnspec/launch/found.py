@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,9 +17,17 @@ from attnspec.support import Device
 PATIENCE_S = 180.0
 
 # Runs in the runner's interpreter, which may lack anything but Python; so no attnspec and no torch outside `try`.
-_PROBE = """
-import json, sys
-found = {"python": "%d.%d.%d" % sys.version_info[:3], "versions": {}, "missing": {}, "devices": []}
+PROBE = """
+import importlib.metadata, json, re, sys
+found = {"python": "%d.%d.%d" % sys.version_info[:3], "versions": {}, "missing": {}, "devices": [], "packages": {}}
+for one in importlib.metadata.distributions():
+    if one.metadata["Name"]:
+        found["packages"].setdefault(re.sub("[-_.]+", "-", one.metadata["Name"]).lower(), one.version)
+try:
+    driver = re.search(r"\\b\\d+\\.\\d+(\\.\\d+)?\\b", open("/proc/driver/nvidia/version").read())
+    found["driver"] = driver and driver.group()
+except OSError:
+    pass
 for name in ("torch", "numpy", "pyarrow"):
     try:
         found["versions"][name] = str(__import__(name).__version__)
@@ -38,13 +46,18 @@ print(json.dumps(found))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A runner's interpreter and its CUDA devices. missing: package -> why it does not import."""
+    """A runner's interpreter and its CUDA devices.
+
+    missing: package -> why it does not import. packages: every package installed there, by normalised name.
+    """
 
     python: str
     versions: Mapping[str, str]
     missing: Mapping[str, str]
     cuda: str | None
     devices: tuple[Device, ...]
+    packages: Mapping[str, str] = field(default_factory=dict)
+    driver: str | None = None
 
     @property
     def device(self) -> Device:
@@ -60,11 +73,15 @@ class Found:
         return f"{len(self.devices)} x {models} ({torch}, Python {self.python})"
 
 
+UNSEEN = Found(python="", versions={}, missing={}, cuda=None, devices=())
+"""Of machines that a queue will choose; what they are, their workers tell."""
+
+
 def look(python: str, env: Mapping[str, str]) -> Found:
     """Ask an interpreter. env: of the runner, added to the host's own. Raises EnvironmentMissingError when it fails."""
     try:
         answer = subprocess.run(
-            [python, "-c", _PROBE],
+            [python, "-c", PROBE],
             env={**os.environ, **env},
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -77,18 +94,25 @@ def look(python: str, env: Mapping[str, str]) -> Found:
         raise EnvironmentMissingError(
             f"the runner's python {python} gave no answer in {PATIENCE_S:g} s while importing torch"
         ) from None
+    return found_from(answer, f"the runner's python {python}")
+
+
+def found_from(answer: subprocess.CompletedProcess[bytes], who: str) -> Found:
+    """What PROBE's answer says. Raises EnvironmentMissingError, which names `who`, when it is none."""
     try:
         content: dict[str, Any] = json.loads(answer.stdout.splitlines()[-1])
     except (IndexError, ValueError):
         words = answer.stderr.decode(errors="replace").strip().splitlines()
         raise EnvironmentMissingError(
-            f"the runner's python {python} failed with exit code {answer.returncode}: {' '.join(words[-3:])}"
+            f"{who} failed with exit code {answer.returncode}: {' '.join(words[-3:])}"
         ) from None
     return Found(
         python=content["python"],
         versions=content["versions"],
         missing=content["missing"],
         cuda=content.get("cuda"),
+        packages=dict(sorted(content["packages"].items())),
+        driver=content.get("driver"),
         devices=tuple(
             Device(type="cuda", capability=tuple(one["capability"]), model=one["model"]) for one in content["devices"]
         ),
@@ -123,11 +147,12 @@ def device_type(runner: Runner, found: Found, *, world_sizes: Mapping[int, str])
             f"and its launcher {runner.launcher} does not reach other machines"
         )
     if wrong:
-        raise EnvironmentMissingError(f"{wrong}\nFound: {found.describe()}.\n{_instead(world_sizes)}")
+        raise EnvironmentMissingError(f"{wrong}\nFound: {found.describe()}.\n{instead(world_sizes)}")
     return "cuda"
 
 
-def _instead(world_sizes: Mapping[int, str]) -> str:
+def instead(world_sizes: Mapping[int, str]) -> str:
+    """What else can be done, where a runner's expectations are not met. world_sizes: ranks -> what needs them."""
     lines = ["Instead:"]
     if max(world_sizes, default=1) == 1:
         lines.append("  --runner local   runs on what is here")

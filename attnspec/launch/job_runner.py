@@ -1,52 +1,37 @@
-"""The shell around supervision: starts workers for one job, feeds the state machine, carries out its instructions."""
+"""One job on the host: a supervised job whose workers a launcher starts here, told to whoever watches the run."""
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+import secrets
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import Any, Literal
 
 from attnspec import plugins
 from attnspec.errors import EnvironmentMissingError, JournalError
+from attnspec.images.pinning import PinnedImage
 from attnspec.launch import happenings
-from attnspec.launch.happenings import Watcher
+from attnspec.launch.container_place import mounted, user
+from attnspec.launch.happenings import CaseEnded, Happening, TurnBegan, Watcher
 from attnspec.launch.processes import WorkerProcess
 from attnspec.launch.provenance import PACKAGE, differences
 from attnspec.launch.run_folder import RunFolder, refused
 from attnspec.launch.runner_profile import Runner
 from attnspec.launch.stop_signals import StopSignals
-from attnspec.launch.supervision import (
-    Ended,
-    EndWorker,
-    Finish,
-    Input,
-    Instruction,
-    Interrupted,
-    RecordOutcome,
-    Said,
-    StartWorker,
-    Supervision,
-    Tell,
-    Tick,
-    Verdict,
-)
+from attnspec.launch.supervised import Start, SupervisedJob
+from attnspec.launch.supervision import Ended, Finish, RecordOutcome, Said, Tell, Verdict
+from attnspec.launchers import WorkerCall
 from attnspec.plan import Case, Job, Plan, job_request
-from attnspec.record.entries import Outcome
-from attnspec.record.journal import Journal, JournalWriter, read_journal
-from attnspec.record.rounds import rounds_done, sound_samples
-from attnspec.record.status import FAILED, Status
-
-GONE_WITHIN_S = 60.0
+from attnspec.record.journal import Journal
+from attnspec.record.status import FAILED
+from attnspec.wire import Event, JobRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """What all jobs of one run share."""
+    """What all jobs of one run share. images: by the name that the runner gives them."""
 
     plan: Plan
     folder: RunFolder
@@ -55,7 +40,21 @@ class Launch:
     device: Literal["cpu", "cuda"]
     code_sha256: str
     plugins: tuple[str, ...] = ()
-    image_id: str | None = None
+    images: Mapping[str, PinnedImage] = field(default_factory=dict)
+
+    def image_of(self, job: Job) -> PinnedImage | None:
+        """The image that a job runs in; None outside containers."""
+        return None if job.image is None else self.images[job.image]
+
+    def image_id(self, job: Job) -> str | None:
+        """What a job's records are kept under beside their case; None outside containers."""
+        image = self.image_of(job)
+        return None if image is None else image.identity
+
+    def python_of(self, job: Job) -> str:
+        """The interpreter of a job's workers: in a container its own, unless the runner names one."""
+        image = self.image_of(job)
+        return self.python if image is None else self.runner.python or image.python
 
 
 class JobRunner:
@@ -67,11 +66,6 @@ class JobRunner:
         self._cases = {case.case_id: case for case in cases}
         self._watch = watch
         self._signals = signals
-        self._inbox: SimpleQueue[Input] = SimpleQueue()
-        self._worker: WorkerProcess | None = None
-        self._gone_by: float | None = None
-        self._attempt = 0
-        self._writer: JournalWriter | None = None
         self._last_environment: Mapping[str, Any] | None = None
         self.failed = False
 
@@ -80,165 +74,111 @@ class JobRunner:
 
         Raises EnvironmentMissingError and JournalError as the worker reports them, and when it cannot be ended.
         """
-        groups = [[case.case_id for case in group.cases if case.case_id in self._cases] for group in self._job.groups]
-        machine = Supervision((group for group in groups if group), self._launch.plan.measure)
-        self._signals.on_stop = lambda: self._inbox.put(Interrupted())
+        supervised = SupervisedJob(
+            template(self._launch, self._job, self._cases),
+            self._launch.folder,
+            num_packs=num_packs(self._cases.values()),
+            start=self._start,
+            watch=self._heard,
+        )
+        self._signals.on_stop = supervised.stop
         if self._signals.number is not None:
-            self._inbox.put(Interrupted())
+            supervised.stop()
         try:
-            return self._loop(machine)
+            return verdict_of(supervised.run(), self._launch.runner)
         finally:
             self._signals.on_stop = None
-            self._close_writer()
-            if self._worker is not None:  # an error of ours: leave nothing behind
-                self._worker.end(force=True)
-                with suppress(Empty):
-                    while not isinstance(self._inbox.get(timeout=GONE_WITHIN_S), Ended):
-                        pass
 
-    def _loop(self, machine: Supervision) -> Verdict:
-        instructions = machine.begin(time.monotonic())
-        while True:
-            for instruction in instructions:
-                if isinstance(instruction, Finish):
-                    return self._finish(instruction)
-                self._carry_out(instruction)
-            dues = [due for due in (machine.deadline, self._gone_by) if due is not None]
-            try:
-                happened = self._inbox.get(timeout=max(0.0, min(dues) - time.monotonic()) if dues else None)
-            except Empty:
-                self._check_gone()
-                happened = Tick()
-            if isinstance(happened, Said):
-                self._tell(happened)
-            elif isinstance(happened, Ended):
-                self._worker = self._gone_by = None
-            instructions = machine.handle(happened, time.monotonic())
+    def _start(self, start: Start, hear: Callable[[Said | Ended], None]) -> WorkerProcess:
+        launch = self._launch
+        self._last_environment = newest_environment(start.journal, self._job.job_id)
+        launcher = plugins.load("launchers", launch.runner.launcher)
+        call = worker_call(launch, self._job, start, os.environ)
+        argv, env = launcher.command(call)
+        ending = launcher.ending(call) if hasattr(launcher, "ending") else None
+        try:
+            return WorkerProcess(argv, env, start.log, hear, ending=ending)
+        except OSError as error:
+            raise refused(start.log, error) from error
 
-    def _check_gone(self) -> None:
-        if self._worker is not None and self._gone_by is not None and time.monotonic() >= self._gone_by:
-            pid, self._worker = self._worker.pid, None
-            raise EnvironmentMissingError(
-                f"worker process {pid} was killed and does not go away; it hangs in a driver, "
-                "and this machine may need a restart"
-            )
-
-    def _carry_out(self, instruction: Instruction) -> None:
-        match instruction:
-            case StartWorker():
-                self._start(instruction)
-            case EndWorker(force=force):
-                if self._worker is not None:
-                    self._worker.end(force=force)
-                    self._gone_by = time.monotonic() + GONE_WITHIN_S
-            case RecordOutcome():
-                self._record(instruction)
+    def _heard(self, happened: Said | RecordOutcome | Tell) -> None:
+        match happened:
+            case Said(event=event):
+                for told in happenings_of(event, self._cases, self._last_environment):
+                    self._watch(told)
+            case RecordOutcome(case_id=case_id, status=status, reason=reason):
+                self.failed = self.failed or status in FAILED
+                self._watch(CaseEnded(case=self._cases[case_id], status=status.value, reason=reason, resumed=False))
             case Tell(text=text):
                 self._watch(happenings.Said(text=text))
 
-    def _start(self, asked: StartWorker) -> None:
-        launch, folder = self._launch, self._launch.folder
-        journal = read_journal(folder.journal)
-        self._last_environment = _newest_environment(journal, self._job)
-        self._close_writer()
-        self._attempt = folder.next_attempt()
-        rounds = _rounds_done(journal, self._cases.values())
-        request = job_request(
-            launch.plan,
-            self._job,
-            run_dir=str(folder.path.resolve()),
-            attempt=self._attempt,
-            device=launch.device,
-            only=frozenset(asked.case_ids),
-            env=launch.runner.env,
-            done=_ok_keys(journal.outcomes, self._cases, rounds),
-            rounds_done=rounds,
-            solo=asked.solo,
-            plugins=launch.plugins,
-            image_id=launch.image_id,
-            code_sha256=launch.code_sha256,
-        )
-        path = folder.write_request(request)
-        launcher = plugins.load("launchers", launch.runner.launcher)
-        held = os.environ.get("PYTHONPATH")
-        argv, env = launcher.command(
-            path.resolve(),
-            python=launch.python,
-            world_size=self._job.world_size,
-            env={**({"PYTHONPATH": held} if held else {}), **request.env},
-            code_path=code_path(folder),
-        )
-        log = folder.log(self._job.job_id, self._attempt)
-        try:
-            self._worker = WorkerProcess(argv, env, log, self._inbox.put)
-        except OSError as error:
-            raise refused(log, error) from error
 
-    def _tell(self, said: Said) -> None:
-        event = said.event
-        case = self._cases.get(event.case_id or "")
-        match event.kind:
-            case "hello" if self._last_environment is not None:
-                for line in changed_conditions(self._last_environment, event.data):
-                    self._watch(happenings.Said(text=f"conditions differ from the last attempt: {line}"))
-            case "phase" if case is not None:
-                self._watch(happenings.TurnBegan(case=case, phase=event.phase or ""))
-            case "outcome" if case is not None:
-                resumed = event.data.get("resumed") is True
-                self._watch(
-                    happenings.CaseEnded(
-                        case=case, status=event.status or "", reason=event.text or None, resumed=resumed
-                    )
-                )
-
-    def _record(self, record: RecordOutcome) -> None:
-        self.failed = self.failed or record.status in FAILED
-        if self._writer is None:
-            self._writer = JournalWriter(self._launch.folder.journal, f"{self._job.job_id}-host", self._attempt)
-        self._writer.append_outcome(
-            {
-                "case_id": record.case_id,
-                "result_key": record.result_key,
-                "status": record.status.value,
-                "reason_code": record.reason_code,
-                "reason": record.reason,
-            }
-        )
-        case = self._cases[record.case_id]
-        self._watch(happenings.CaseEnded(case=case, status=record.status.value, reason=record.reason, resumed=False))
-
-    def _close_writer(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
-
-    def _finish(self, finish: Finish) -> Verdict:
-        if finish.verdict is Verdict.MISSING:
-            raise EnvironmentMissingError(
-                f"the worker of runner {self._launch.runner.name} cannot start:\n{finish.text}"
-            )
-        if finish.verdict is Verdict.JOURNAL:
-            raise JournalError(finish.text)
-        return finish.verdict
+def verdict_of(finish: Finish, runner: Runner) -> Verdict:
+    """How a job ended. Raises EnvironmentMissingError and JournalError as the worker reported them."""
+    if finish.verdict is Verdict.MISSING:
+        raise EnvironmentMissingError(f"the worker of runner {runner.name} cannot start:\n{finish.text}")
+    if finish.verdict is Verdict.JOURNAL:
+        raise JournalError(finish.text)
+    return finish.verdict
 
 
-def _ok_keys(
-    outcomes: Iterable[Outcome], cases: Mapping[str, Case], rounds: Mapping[str, Mapping[str, int]]
-) -> tuple[str, ...]:
-    """result_keys under which one of these cases has an ok record and samples of every pack.
-
-    Samples may be gone: damaged on the disk, or voided by a later outcome.
-    """
-    return tuple(
-        dict.fromkeys(
-            one.result_key
-            for one in outcomes
-            if one.status == Status.OK
-            and one.result_key is not None
-            and one.case_id in cases
-            and len(rounds.get(one.result_key, ())) == cases[one.case_id].workload.mask_node.sample.num_packs
-        )
+def worker_call(launch: Launch, job: Job, start: Start, environ: Mapping[str, str]) -> WorkerCall:
+    """What a launcher needs to start a worker. environ: the host's own; its import path counts outside containers."""
+    request, image = start.request, launch.image_of(job)
+    held = environ.get("PYTHONPATH") if image is None else None
+    return WorkerCall(
+        request_path=str(start.path.resolve()),
+        run_dir=request.run_dir,
+        python=launch.python_of(job),
+        world_size=job.world_size,
+        env={**({"PYTHONPATH": held} if held else {}), **request.env},
+        package=str(PACKAGE),
+        code_path=str(code_path(launch.folder)),
+        name=f"attnspec-{request.job_id}-{request.attempt}-{secrets.token_hex(4)}",
+        plugins=request.plugins,
+        image=None if image is None else image.run_as,
+        mounts=mounted(launch.runner),
+        gpus=launch.device == "cuda",
+        user=user(launch.runner),
+        params=launch.runner.options,
     )
+
+
+def template(launch: Launch, job: Job, only: Collection[str]) -> JobRequest:
+    """The request with all cases of a job that are asked for; every worker gets a part of it."""
+    return job_request(
+        launch.plan,
+        job,
+        run_dir=str(launch.folder.path.resolve()),
+        attempt=launch.folder.next_attempt(),
+        device=launch.device,
+        only=only,
+        env=launch.runner.env,
+        plugins=launch.plugins,
+        image_id=launch.image_id(job),
+        code_sha256=launch.code_sha256,
+    )
+
+
+def num_packs(cases: Iterable[Case]) -> dict[str, int]:
+    """case_id -> packs that the case is measured on."""
+    return {case.case_id: case.workload.mask_node.sample.num_packs for case in cases}
+
+
+def happenings_of(
+    event: Event, cases: Mapping[str, Case], last_environment: Mapping[str, Any] | None
+) -> Iterator[Happening]:
+    """What an event of a worker means to whoever watches. last_environment: as an earlier attempt found it."""
+    case = cases.get(event.case_id or "")
+    match event.kind:
+        case "hello" if last_environment is not None:
+            for line in changed_conditions(last_environment, event.data):
+                yield happenings.Said(text=f"conditions differ from the last attempt: {line}")
+        case "phase" if case is not None:
+            yield TurnBegan(case=case, phase=event.phase or "")
+        case "outcome" if case is not None:
+            resumed = event.data.get("resumed") is True
+            yield CaseEnded(case=case, status=event.status or "", reason=event.text or None, resumed=resumed)
 
 
 def code_path(folder: RunFolder) -> Path:
@@ -258,11 +198,6 @@ def code_path(folder: RunFolder) -> Path:
     return path
 
 
-def _rounds_done(journal: Journal, cases: Iterable[Case]) -> dict[str, dict[str, int]]:
-    sound = sound_samples(journal.timings, journal.outcomes)
-    return rounds_done(sound, {case.case_id: case.cp_size for case in cases})
-
-
 def changed_conditions(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """What changed among the things that a result_key covers, one line each. Pure.
 
@@ -279,6 +214,7 @@ def changed_conditions(before: Mapping[str, Any], now: Mapping[str, Any]) -> lis
     return lines + differences({name: old[name] for name in both}, {name: new[name] for name in both}, "versions.")
 
 
-def _newest_environment(journal: Journal, job: Job) -> Mapping[str, Any] | None:
-    notes = [note for note in journal.notes if note.kind == "environment" and note.writer.startswith(job.job_id)]
+def newest_environment(journal: Journal, job_id: str) -> Mapping[str, Any] | None:
+    """What the last worker of a job found."""
+    notes = [note for note in journal.notes if note.kind == "environment" and note.writer.startswith(job_id)]
     return max(notes, key=lambda one: one.created_ns).data if notes else None

@@ -16,12 +16,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from attnspec.errors import EnvironmentMissingError, WireError
+from attnspec.launch import srun_log, torchrun_log
 from attnspec.launch.supervision import Ended, Said
-from attnspec.launch.torchrun_log import first_failure, without_torchrun
 from attnspec.wire import Event, loads
 
 TOKEN = "ATTNSPEC_WORKER_TOKEN"
 GRACE_S = 5.0
+ENDING_S = 40.0
 LAST_LINES = 12
 LOG_BYTES = 2**15
 
@@ -30,15 +31,23 @@ class WorkerProcess:
     """A running worker. `hear` is called from threads, with every event and once, at last, with Ended.
 
     argv, env: as a launcher's `command` gives them; env is added to the host's own. log: takes standard error, and what
-    comes over standard output that is no event. Raises EnvironmentMissingError when argv cannot be started.
+    comes over standard output that is no event. ending: a command that ends what may outlive the process, such as a
+    container; it runs before Ended is told. Raises EnvironmentMissingError when argv cannot be started.
     """
 
     def __init__(
-        self, argv: Sequence[str], env: Mapping[str, str], log: Path, hear: Callable[[Said | Ended], None]
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        log: Path,
+        hear: Callable[[Said | Ended], None],
+        *,
+        ending: Sequence[str] | None = None,
     ) -> None:
         self._hear = hear
         self._token = secrets.token_hex(16)
         self._log = log
+        self._ending = ending
         self._oom_kills = _oom_kills()
         self._ended_by_us = self._reaped = False
         self._lock = threading.Lock()
@@ -98,6 +107,7 @@ class WorkerProcess:
         with self._lock:
             ours = self._ended_by_us
         self._kill()
+        self._clear()
         if self._timer is not None:
             self._timer.cancel()
         with self._lock:
@@ -108,10 +118,31 @@ class WorkerProcess:
             assert self._process.stdin is not None
             self._process.stdin.close()
         killed = not ours and returncode != 0 and _oom_kills() > self._oom_kills
-        words, failure = last_lines(self._log), first_failure(log_end(self._log))
+        words, end = last_lines(self._log), log_end(self._log)
+        killed = killed or srun_log.out_of_memory(end)
+        failure = torchrun_log.first_failure(end) or srun_log.first_failure(end)
         if failure is not None:
             returncode, words = failure.returncode, f"{words}\nrank {failure.rank} was the first to end".strip()
         self._hear(Ended(returncode=returncode, last_lines=words, oom_killed=killed))
+
+    def _clear(self) -> None:
+        """Run the ending, which finds nothing to end after a worker that ended by itself."""
+        if self._ending is None:
+            return
+        try:
+            done = subprocess.run(
+                list(self._ending),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=ENDING_S,
+                check=False,
+            )
+            said = b"" if done.returncode == 0 else done.stdout
+        except (OSError, subprocess.TimeoutExpired) as error:
+            said = f"{self._ending[0]}: {error}\n".encode()
+        with suppress(OSError), self._log.open("ab") as log:
+            log.write(said)
 
     def _kill(self) -> None:
         with self._lock:
@@ -137,7 +168,8 @@ def log_end(log: Path) -> str:
 
 def last_lines(log: Path) -> str:
     """The last lines of a log, for a message."""
-    return "\n".join([line for line in without_torchrun(log_end(log)).splitlines() if line.strip()][-LAST_LINES:])
+    words = srun_log.without_srun(torchrun_log.without_torchrun(log_end(log)))
+    return "\n".join([line for line in words.splitlines() if line.strip()][-LAST_LINES:])
 
 
 def _holders(token: str) -> list[int]:

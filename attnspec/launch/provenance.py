@@ -48,7 +48,14 @@ def git_commit(package: Path = PACKAGE) -> str | None:
 
 
 def gather(
-    *, argv: Iterable[str], runner: Runner, found: Found, spec_sha256: str, settings: Mapping[str, Any], code: str
+    *,
+    argv: Iterable[str],
+    runner: Runner,
+    found: Found,
+    spec_sha256: str,
+    settings: Mapping[str, Any],
+    code: str,
+    images: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, Any]:
     """Everything about this run that is known before it starts. `settings`: how the spec was changed on the way."""
     return {
@@ -59,6 +66,7 @@ def gather(
         "command": list(argv),
         "spec_sha256": spec_sha256,
         "settings": dict(settings),
+        "images": {name: dict(facts) for name, facts in images.items()},
         "runner": {**runner.model_dump(mode="json"), "file": Path(runner.file).name},
         "host": {
             "name": socket.gethostname(),
@@ -72,6 +80,8 @@ def gather(
             "python": found.python,
             "versions": dict(found.versions),
             "cuda": found.cuda,
+            "driver": found.driver,
+            "packages": dict(found.packages),
             "devices": [{"model": one.model, "capability": one.capability} for one in found.devices],
         },
     }

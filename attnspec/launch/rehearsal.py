@@ -11,7 +11,8 @@ from typing import Any
 from attnspec import plugins
 from attnspec.errors import UnsupportedError
 from attnspec.ids import canonical_json
-from attnspec.launch.runner_profile import ExpectedDevice, Runner
+from attnspec.launch.runner_profile import Runner
+from attnspec.launch.runner_sections import ExpectedDevice
 from attnspec.shape import Shape
 from attnspec.spec import Spec
 from attnspec.spec.implementations import STRATEGY_KEYS, runnable_kernels

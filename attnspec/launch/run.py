@@ -6,20 +6,21 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 
-from attnspec import plugins
 from attnspec.errors import EnvironmentMissingError
 from attnspec.launch.artifacts import Made, prepare_artifacts
-from attnspec.launch.found import Found, device_type, interpreter, look
+from attnspec.launch.container_place import end_orphans
 from attnspec.launch.happenings import JobBegan, Said, Watcher
 from attnspec.launch.job_runner import JobRunner, Launch
+from attnspec.launch.place import Place, submits
 from attnspec.launch.provenance import code_sha256, facts_of_workers, gather
 from attnspec.launch.run_folder import RunFolder
 from attnspec.launch.run_lock import RunLock
-from attnspec.launch.runner_profile import Runner
+from attnspec.launch.slurm_run import SlurmRun, standing_ok
+from attnspec.launch.slurm_submissions import refuse_beside_slurm
 from attnspec.launch.stop_signals import StopSignals
 from attnspec.launch.supervision import Verdict
 from attnspec.launch.tables import collect_tables
@@ -30,16 +31,6 @@ from attnspec.record.journal import read_journal
 from attnspec.record.status import FAILED, Status
 
 ENVIRONMENT_REASONS = frozenset({"missing_package", "broken_package", "no_compiler", "device"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """A runner and what stands behind it on this machine: the answer to "may this run here?"."""
-
-    runner: Runner
-    python: str
-    found: Found
-    device: Literal["cpu", "cuda"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,28 +74,6 @@ class RunResult:
         return 0
 
 
-def survey(runner: Runner, *, python_in_use: str) -> tuple[str, Found]:
-    """The runner's interpreter and what it finds on this machine.
-
-    Raises EnvironmentMissingError when the runner's launcher or interpreter is not there.
-    """
-    if runner.launcher not in plugins.names("launchers"):
-        here = ", ".join(plugins.names("launchers"))
-        raise EnvironmentMissingError(
-            f"runner {runner.name} needs the launcher {runner.launcher}, which is not there; there is: {here}.\n"
-            "Instead: --runner local runs on this machine, --rehearse runs the whole pipeline, shrunk, on the CPU; "
-            "attnspec plan, mask, sample and report work anywhere"
-        )
-    python = interpreter(runner, python_in_use)
-    return python, look(python, runner.env)
-
-
-def check_place(runner: Runner, python: str, found: Found, plan: Plan, only: Collection[str] | None) -> Place:
-    """Where the chosen cases of a plan run. Raises EnvironmentMissingError when what was found does not suffice."""
-    world_sizes = {job.world_size: f"cp_size {job.world_size}" for job in plan.jobs if runnable(plan, job, only)}
-    return Place(runner=runner, python=python, found=found, device=device_type(runner, found, world_sizes=world_sizes))
-
-
 def run_plan(plan: Plan, folder: RunFolder, place: Place, order: Order, watch: Watcher) -> RunResult:
     """Run what has no ok record yet, and collect everything into tables, also when it is told to stop.
 
@@ -113,6 +82,8 @@ def run_plan(plan: Plan, folder: RunFolder, place: Place, order: Order, watch: W
     """
     folder.prepare()
     with RunLock(folder.path), StopSignals() as signals:
+        if order.fresh or not submits(place.runner):
+            refuse_beside_slurm(folder.path)
         if order.fresh and (aside := folder.set_journal_aside()):
             watch(Said(text=f"starting anew; what was measured before is in {aside.name}"))
         if folder.spec.is_file() and folder.spec.read_bytes() != order.spec_text.encode():
@@ -121,6 +92,9 @@ def run_plan(plan: Plan, folder: RunFolder, place: Place, order: Order, watch: W
                     text="the spec has changed since the last run here; cases that it no longer asks for stay journaled"
                 )
             )
+        for name, image in place.images.items():
+            if not image.pinned:
+                watch(Said(text=f"image {name} is not pinned; what is measured is kept under its ID {image.identity}"))
         started_ns = time.time_ns()
         provenance = _provenance(plan, folder, place, order, started_ns)
         folder.write_text(folder.spec, [order.spec_text])
@@ -140,6 +114,7 @@ def run_plan(plan: Plan, folder: RunFolder, place: Place, order: Order, watch: W
                 device=place.device,
                 code_sha256=provenance["code_sha256"],
                 plugins=order.plugins,
+                images=place.images,
             )
             try:
                 host_failed = _run_jobs(launch, order.only, watch, signals)
@@ -174,6 +149,12 @@ def _prepare(plan: Plan, folder: RunFolder, chosen: Sequence[Case], watch: Watch
 def _run_jobs(launch: Launch, only: Collection[str] | None, watch: Watcher, signals: StopSignals) -> bool:
     """Whether the host had to record a failure."""
     asked = [(job, cases) for job in launch.plan.jobs if (cases := runnable(launch.plan, job, only))]
+    if submits(launch.runner):
+        held, _ = collect_tables(launch.plan, launch.folder)
+        images = {case.case_id: launch.image_id(job) for job, cases in asked for case in cases}
+        ok = standing_ok(held.select(["case_id", "status", "image_digest"]).to_pylist(), images)
+        return SlurmRun(launch, asked, watch, signals, ok=ok).run()
+    end_orphans(launch.runner.launcher, launch.folder.path)
     failed = False
     for number, (job, cases) in enumerate(asked, start=1):
         if signals.number is not None:
@@ -195,9 +176,10 @@ def _provenance(plan: Plan, folder: RunFolder, place: Place, order: Order, start
         spec_sha256=order.spec_sha256,
         settings=order.settings,
         code=code_sha256(),
+        images={name: image.facts() for name, image in place.images.items()},
     )
     earlier = folder.read_provenance().get("runs", [])
-    planned = {"device": None if plan.device is None else asdict(plan.device), "image": plan.image}
+    planned = {"device": None if plan.device is None else asdict(plan.device), "images": list(map(asdict, plan.images))}
     return {
         **content,
         "planned_for": planned,

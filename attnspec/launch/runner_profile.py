@@ -9,54 +9,28 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
-from attnspec.catalog.findings import Finding, Section, dotted, error_of, findings_of, not_among, shown
-from attnspec.errors import InputError, Problem, SpecError, nearest
+from attnspec.catalog.findings import Finding, Section, error_of
+from attnspec.errors import InputError, nearest
+from attnspec.images.reference import ImageName
+from attnspec.images.yaml_file import read_section
+from attnspec.launch.runner_sections import (
+    SLURM_CONTAINERS,
+    ExpectedDevice,
+    Mount,
+    SlurmSettings,
+    as_tuple,
+    parse_images,
+)
 from attnspec.resources import shipped
 from attnspec.spec.environment import parse_env
-from attnspec.spec.yaml_text import parse_yaml
 from attnspec.support import Device
 
 _SUFFIX = ".yaml"
-_TYPES = ("auto", "cpu", "cuda")
-_CAPABILITY = re.compile(r"(?P<major>[0-9]+)\.(?P<minor>[0-9])")
-
-
-def _capability(value: Any) -> tuple[int, int] | None:
-    if value is None:
-        return None
-    match = _CAPABILITY.fullmatch(value) if isinstance(value, str) else None
-    if match is None:
-        raise error_of(Finding(message=f'got {shown(value)}; allowed: text such as "9.0"'))
-    return int(match["major"]), int(match["minor"])
-
-
-def _pattern(value: Any) -> Any:
-    if isinstance(value, str):
-        try:
-            re.compile(value)
-        except re.error as error:
-            raise error_of(Finding(message=f"got {shown(value)}, no regular expression: {error}")) from None
-    return value
-
-
-def _type(value: Any) -> Any:
-    if value not in _TYPES:
-        raise error_of(Finding(message=not_among(value, _TYPES)))
-    return value
-
-
-class ExpectedDevice(Section):
-    """The device that a runner's ranks run on. `auto`: CUDA where there is one, else the CPU."""
-
-    type: Annotated[Literal["auto", "cpu", "cuda"], BeforeValidator(_type)] = "auto"
-    model: Annotated[str | None, BeforeValidator(_pattern)] = None
-    """Regular expression for whole words of the driver's name of the device, such as `H100`; case does not matter."""
-    capability: Annotated[tuple[int, int] | None, BeforeValidator(_capability)] = None
-    """CUDA compute capability: the same major number, and at least this minor."""
+_CONTAINERS = ("docker", "podman", "apptainer")
 
 
 class Profile(Section):
@@ -66,15 +40,51 @@ class Profile(Section):
     launcher: Annotated[str, Field(min_length=1)]
     python: str | None = None
     """Interpreter of the worker; None: the one in use."""
-    image: str | None = None
-    """Container image, by digest."""
+    image: Annotated[
+        tuple[ImageName, ...],
+        BeforeValidator(parse_images),
+        PlainSerializer(lambda names: list(map(str, names)), list[str]),
+    ] = ()
+    """Container image, or several that hold different kernels: image folders, or references by digest."""
     gpus_per_node: Annotated[int, Field(ge=1)] | None = None
     """Ranks on one machine at most; None: as many as there are devices (on the CPU, as many as asked)."""
     device: ExpectedDevice = ExpectedDevice()
+    nodes: Annotated[int, Field(ge=1)] | None = None
+    """Machines that one job may span at most; null: no bound where the launcher reaches several, else one."""
     env: Annotated[dict[str, str], BeforeValidator(parse_env)] = Field(default_factory=dict)
     """Environment of every worker; a case's own environment wins."""
+    mounts: Annotated[tuple[Mount, ...], BeforeValidator(as_tuple)] = ()
+    """What containers see of the host beside the run folder, attnspec's code and plug-in files."""
+    slurm: SlurmSettings | None = None
+    """How jobs are asked of Slurm, for the launcher slurm."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """Parameters of the launcher plug-in, checked when a job is launched."""
+    """Parameters of the launcher plug-in."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        found = []
+        if self.launcher in _CONTAINERS and not self.image:
+            found.append(
+                Finding(message=f"is missing; launcher {self.launcher} runs workers in a container", loc=("image",))
+            )
+        if self.launcher == "local":
+            found += [
+                Finding(message=f"launcher local uses no container; allowed with {', '.join(_CONTAINERS)}", loc=(key,))
+                for key, given in (("image", self.image), ("mounts", self.mounts))
+                if given
+            ]
+        if self.slurm is not None and self.launcher != "slurm":
+            found.append(Finding(message=f"is for launcher slurm; this one is {self.launcher}", loc=("slurm",)))
+        if self.launcher == "slurm":
+            container = None if self.slurm is None else self.slurm.container
+            if self.image and container is None:
+                message = f"is missing; one of {', '.join(SLURM_CONTAINERS)} brings ranks into the image"
+                found.append(Finding(message=message, loc=("slurm", "container")))
+            if container is not None and not self.image:
+                found.append(Finding(message=f"is missing; slurm.container is {container}", loc=("image",)))
+        if found:
+            raise error_of(*found)
+        return self
 
 
 class Runner(Profile):
@@ -143,31 +153,8 @@ def load_runner(name: str, folders: Sequence[Path]) -> Runner:
 
 
 def read_runner(path: Path) -> Runner:
-    """The profile in one file."""
-    file = str(path)
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise SpecError([Problem(message=f"cannot be read: {reason}", file=file)]) from None
-    document = parse_yaml(text, file)
-    problems = list(document.problems)
-    if not problems:
-        try:
-            return Runner(**dict(Profile.model_validate(document.value)), name=path.stem, file=file)
-        except ValidationError as error:
-            for finding in findings_of(error):
-                place = document.place(finding.loc)
-                problems.append(
-                    Problem(
-                        message=finding.message,
-                        file=file,
-                        line=place.line if place else None,
-                        column=place.column if place else None,
-                        path=dotted(finding.loc),
-                    )
-                )
-    raise SpecError(problems)
+    """The profile in one file. Raises SpecError with everything wrong in it."""
+    return Runner(**dict(read_section(Profile, path)), name=path.stem, file=str(path))
 
 
 def _dotted(device: ExpectedDevice) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from types import ModuleType
@@ -16,7 +16,7 @@ from attnspec.ids import canonical_json
 from attnspec.masks import seqlen_k_of
 from attnspec.plan import identity
 from attnspec.plan.jobs import group_jobs
-from attnspec.plan.model import Case, MaskNode, Plan, SampleNode, Unsupported, Workload
+from attnspec.plan.model import Case, Image, MaskNode, Plan, SampleNode, Unsupported, Workload
 from attnspec.plan.verdicts import Asked, Verdicts
 from attnspec.sample.lengths import Lengths
 from attnspec.sample.packs import max_piece
@@ -31,7 +31,7 @@ def uses_documents(spec: Spec) -> bool:
 
 
 def compile_spec(
-    spec: Spec, lengths: Lengths | None, *, device: Device | None = None, image: str | None = None
+    spec: Spec, lengths: Lengths | None, *, device: Device | None = None, images: Sequence[Image] = ()
 ) -> Plan:
     """The plan of a spec. `lengths` is the distribution that `spec.data.lengths` names; None only if no mask needs it.
 
@@ -40,12 +40,12 @@ def compile_spec(
     compiler = _Compiler(spec, lengths)
     for index, sweep in enumerate(spec.sweeps):
         compiler.add(index, sweep)
-    unsupported, dense = compiler.judge(device)
+    unsupported, dense = compiler.judge(device, images)
     cases = tuple(compiler.cases.values())
     return Plan(
         name=spec.name,
         runner=spec.runner,
-        image=image,
+        images=tuple(images),
         device=device,
         measure=spec.measure,
         lengths=lengths,
@@ -53,7 +53,7 @@ def compile_spec(
         masks=compiler.masks,
         workloads=compiler.workloads,
         cases=cases,
-        jobs=group_jobs(cases, runner=spec.runner, image=image),
+        jobs=group_jobs(cases, runner=spec.runner, images=images),
         unsupported=unsupported,
         dense=dense,
     )
@@ -105,8 +105,8 @@ class _Compiler:
                         workload = workload or self._workload(mask, seqlen, num_packs)
                         self._add_case(index, sweep, workload, ask, pass_, cp_size)
 
-    def judge(self, device: Device | None) -> tuple[dict[str, Unsupported], frozenset[str]]:
-        """What cannot run on `device` and why, by case_id, and the cases that take a dense mask."""
+    def judge(self, device: Device | None, images: Sequence[Image]) -> tuple[dict[str, Unsupported], frozenset[str]]:
+        """What cannot run on `device` or in `images` and why, by case_id, and the cases that take a dense mask."""
         verdicts = Verdicts(self.masks.values(), shape=self._spec.shape, device=device)
         unsupported: dict[str, Unsupported] = {}
         dense: list[str] = []
@@ -117,6 +117,8 @@ class _Compiler:
             )
             if verdict.refused is not None:
                 unsupported[case.case_id] = verdict.refused
+            elif images and not any(image.holds(case.implementation) for image in images):
+                unsupported[case.case_id] = _in_no_image(case, images)
             elif verdict.dense:
                 dense.append(case.case_id)
         return unsupported, frozenset(dense)
@@ -204,6 +206,14 @@ class _Compiler:
                 **packs,
             )
         return self.samples[sample_id]
+
+
+def _in_no_image(case: Case, images: Sequence[Image]) -> Unsupported:
+    what = case.implementation.kernel
+    if case.implementation.strategy is not None:
+        what = f"{case.implementation.strategy} with {what}"
+    names = ", ".join(image.name for image in images)
+    return Unsupported(reason_code="missing_package", reason=f"no image of the runner holds {what}; it has {names}")
 
 
 def _load_mask(item: MaskItem) -> _Mask:

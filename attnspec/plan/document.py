@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from attnspec.ids import canonical_json
 from attnspec.plan.identity import collect_id, implementation_content, shape_content
-from attnspec.plan.model import Case, Job, Plan
+from attnspec.plan.model import Case, Image, Job, Plan
 
 T = TypeVar("T")
 FORMAT = 1
@@ -46,7 +46,7 @@ def json_chunks(plan: Plan) -> Iterator[str]:
         "attnspec_plan": FORMAT,
         "name": plan.name,
         "runner": plan.runner,
-        "image": plan.image,
+        "images": list(map(dataclasses.asdict, plan.images)),
         "device": None if plan.device is None else dataclasses.asdict(plan.device),
         "measure": dataclasses.asdict(plan.measure),
         "collect": collect_id(case.case_id for case in plan.cases),
@@ -117,6 +117,7 @@ def _case_row(case: Case, implementations: _Numbered, envs: _Numbered) -> list[A
 def _job(job: Job) -> dict[str, Any]:
     return {
         "job_id": job.job_id,
+        "image": job.image,
         "world_size": job.world_size,
         "env": dict(job.env),
         "cases": [case.case_id for case in job.cases],
@@ -140,3 +141,19 @@ def _lines(name: str, brackets: str, items: Iterable[str]) -> Iterator[str]:
     for index, item in enumerate(items):
         yield f"{',' if index else ''}\n{item}"
     yield brackets[1]
+
+
+def read_images(content: Mapping[str, Any]) -> tuple[Image, ...]:
+    """The images that a plan's JSON, or what provenance.json keeps of it, names.
+
+    >>> read_images({"images": [{"name": "cpu", "kernels": ["sdpa"], "strategies": None}]})
+    (Image(name='cpu', kernels=('sdpa',), strategies=None),)
+    """
+    return tuple(
+        Image(
+            name=one["name"],
+            kernels=None if one["kernels"] is None else tuple(one["kernels"]),
+            strategies=None if one["strategies"] is None else tuple(one["strategies"]),
+        )
+        for one in content.get("images", ())
+    )

@@ -3,38 +3,47 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from attnspec.plan.identity import job_id
-from attnspec.plan.model import Case, Job, Level, Plan, WorkloadGroup
+from attnspec.plan.model import Case, Image, Job, Level, Plan, WorkloadGroup
+from attnspec.wire import Implementation
 
-_JobKey = tuple[int, tuple[tuple[str, str], ...]]
+_JobKey = tuple[str | None, int, tuple[tuple[str, str], ...]]
 
 
-def group_jobs(cases: Iterable[Case], *, runner: str, image: str | None) -> tuple[Job, ...]:
-    """Jobs in the order in which their first cases come; groups within a job likewise."""
+def image_for(implementation: Implementation, images: Sequence[Image]) -> str | None:
+    """The first image that holds an implementation; the first of all where none says so, None without images."""
+    if not images:
+        return None
+    return next((image for image in images if image.holds(implementation)), images[0]).name
+
+
+def group_jobs(cases: Iterable[Case], *, runner: str, images: Sequence[Image]) -> tuple[Job, ...]:
+    """Jobs in the order in which their first cases come; groups within a job likewise. One job has one image."""
     held: dict[_JobKey, dict[tuple[str, Level], list[Case]]] = {}
     envs: dict[_JobKey, Mapping[str, str]] = {}
-    keys: dict[tuple[int, int], _JobKey] = {}  # by identity: cases share their environments
+    keys: dict[tuple[int, int, int], _JobKey] = {}  # by identity: cases share environments and implementations
     for case in cases:
-        known = (case.cp_size, id(case.env))
+        known = (id(case.implementation) if images else 0, case.cp_size, id(case.env))
         if known not in keys:
-            keys[known] = (case.cp_size, tuple(sorted(case.env.items())))
+            image = image_for(case.implementation, images)
+            keys[known] = (image, case.cp_size, tuple(sorted(case.env.items())))
             envs.setdefault(keys[known], case.env)
         held.setdefault(keys[known], {}).setdefault((case.workload.workload_id, case.level), []).append(case)
     return tuple(
         Job(
-            job_id=job_id(runner=runner, image=image, world_size=world_size, env=envs[world_size, env]),
+            job_id=job_id(runner=runner, image=image, world_size=world_size, env=envs[image, world_size, env]),
             runner=runner,
             image=image,
             world_size=world_size,
-            env=envs[world_size, env],
+            env=envs[image, world_size, env],
             groups=tuple(
                 WorkloadGroup(workload=members[0].workload, level=level, cases=tuple(members))
                 for (_, level), members in groups.items()
             ),
         )
-        for (world_size, env), groups in held.items()
+        for (image, world_size, env), groups in held.items()
     )
 
 
@@ -50,7 +59,7 @@ def restrict(plan: Plan, cases: Iterable[Case]) -> Plan:
         masks=masks,
         workloads=workloads,
         cases=kept,
-        jobs=group_jobs(kept, runner=plan.runner, image=plan.image),
+        jobs=group_jobs(kept, runner=plan.runner, images=plan.images),
         unsupported={key: why for key, why in plan.unsupported.items() if key in ids},
         dense=plan.dense & ids,
     )

@@ -77,6 +77,21 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    """A container image as a runner names it, and the kernels and strategies that it holds; None: not known."""
+
+    name: str
+    kernels: tuple[str, ...] | None = None
+    strategies: tuple[str, ...] | None = None
+
+    def holds(self, implementation: Implementation) -> bool:
+        """Whether it is said to hold what this takes."""
+        return (self.kernels is None or implementation.kernel in self.kernels) and (
+            implementation.strategy is None or self.strategies is None or implementation.strategy in self.strategies
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Unsupported:
     """Why a case cannot run, decided while planning. `reason_code` as in `attnspec.record.status`."""
 
@@ -115,6 +130,7 @@ class Plan:
     """A compiled spec. Mappings are keyed by id, in the order of the spec.
 
     device: the kind of device that `unsupported` was decided for; None where nobody has looked at one.
+    images: those that the runner names, in the order in which they are asked for a kernel; none outside containers.
     lengths: the distribution that documents are drawn from; None where no mask has documents.
     unsupported: case_id -> why, for the cases that cannot run; they are in `cases` and `jobs` as well.
     dense: case_ids whose kernel takes a dense mask.
@@ -122,7 +138,7 @@ class Plan:
 
     name: str
     runner: str
-    image: str | None
+    images: tuple[Image, ...]
     device: Device | None
     measure: Measure
     lengths: Lengths | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
@@ -72,6 +73,33 @@ def job_request(
         plugins=tuple(plugins),
         image_id=image_id,
         code_sha256=code_sha256,
+    )
+
+
+def narrowed(
+    request: JobRequest,
+    *,
+    attempt: int,
+    only: Collection[str],
+    solo: Sequence[str] = (),
+    done: Sequence[str] = (),
+    rounds_done: Mapping[str, Mapping[str, int]] | None = None,
+) -> JobRequest:
+    """The same job for another attempt and fewer cases: those whose case_id is in `only`. As `job_request` makes it."""
+    workloads = tuple(
+        dataclasses.replace(workload, cases=cases)
+        for workload in request.workloads
+        if (cases := tuple(case for case in workload.cases if case.case_id in only))
+    )
+    asked = (case.case_id for workload in workloads for case in workload.cases)
+    return dataclasses.replace(
+        request,
+        attempt=attempt,
+        workloads=workloads,
+        anchor=next((case_id for case_id in asked if case_id not in solo), None),
+        solo=tuple(solo),
+        done=tuple(done),
+        rounds_done=rounds_done or {},
     )
 
 

@@ -38,7 +38,7 @@ class Outcome:
     load_imbalance: float | None = column(pa.float64(), "Largest over mean area of the ranks.")
     exposed_comm_ms: float | None = column(pa.float64(), "Elapsed less the slowest rank's compute alone.", unit="ms")
     padding_tokens: int | None = column(pa.int64(), "Tokens that a strategy adds, over packs.", unit="tokens")
-    image_digest: str | None = column(pa.string(), "Image ID of the container; null outside one.")
+    image_digest: str | None = column(pa.string(), "ID of the container's image, else its digest; null outside one.")
     attempt: int = column(pa.int32(), "The attempt that it ended in.", required=True)
     ended_ns: int = column(pa.int64(), "Host clock (Unix time) of its end.", unit="ns", required=True)
 

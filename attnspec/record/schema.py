@@ -116,7 +116,7 @@ class Cell:
     sm_clock_mhz: float | None = column(pa.float64(), "Median SM clock during the samples.", unit="MHz")
     throttled: bool | None = column(pa.bool_(), "Whether any sample was throttled.")
     source: str = column(pa.string(), "measured, predicted or published.", required=True)
-    image_digest: str | None = column(pa.string(), "Image ID of the container; null outside one.")
+    image_digest: str | None = column(pa.string(), "ID of the container's image, else its digest; null outside one.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

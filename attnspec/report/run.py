@@ -18,6 +18,7 @@ from attnspec.errors import InputError, SpecError
 from attnspec.launch.run_folder import RunFolder
 from attnspec.launch.tables import collect_tables
 from attnspec.plan import Plan, compile_plan
+from attnspec.plan.document import read_images
 from attnspec.record.schema import Cell, Timing, arrow_schema
 from attnspec.report.archive import unpack
 from attnspec.spec import Spec, load_spec
@@ -80,7 +81,7 @@ class OpenedRun:
         if device is not None:
             capability = device.get("capability")
             device = Device(**{**device, "capability": None if capability is None else tuple(capability)})
-        return compile_plan(self.spec, device=device, image=planned.get("image"))
+        return compile_plan(self.spec, device=device, images=read_images(planned))
 
     @cached_property
     def _tables(self) -> tuple[pa.Table, pa.Table]:

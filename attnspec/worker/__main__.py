@@ -9,6 +9,7 @@ from pathlib import Path
 from attnspec.errors import AttnspecError, EnvironmentMissingError, JournalError
 from attnspec.wire import EXIT_JOURNAL, EXIT_MISSING, JobRequest, loads
 from attnspec.worker.control import EventStream, Stop, Stopped, leave, watch_control_pipe
+from attnspec.worker.place import place_among
 
 EXIT_FAILED = 1
 
@@ -46,7 +47,7 @@ def _run(path: Path, events: EventStream, stop: Stop) -> int:
             f"the worker's interpreter {sys.executable} lacks what a worker needs: {error}; "
             "pip install 'attnspec[torch]' there"
         ) from error
-    rank, local_rank = (int(os.environ.get(name, "0")) for name in ("RANK", "LOCAL_RANK"))
+    rank, local_rank = place_among(request.world_size, os.environ)
     run_session(request, events, stop, rank=rank, local_rank=local_rank)
     return 0
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from attnspec.launchers import WorkerCall
 
 PLUGIN_KIND = "launchers"
 
@@ -14,9 +15,7 @@ class Params:
     """No options."""
 
 
-def command(
-    request_path: str | Path, *, python: str, world_size: int, env: Mapping[str, str], code_path: str | Path
-) -> tuple[list[str], dict[str, str]]:
+def command(call: WorkerCall) -> tuple[list[str], dict[str, str]]:
     """One process, whatever the world size."""
     worker = Path(__file__).with_name("fake_worker.py")
-    return [python, "-S", str(worker), str(request_path)], {**env, "PYTHONPATH": str(code_path)}
+    return [call.python, "-S", str(worker), call.request_path], {**call.env, "PYTHONPATH": call.code_path}

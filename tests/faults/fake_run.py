@@ -21,7 +21,8 @@ from fake_worker import ATTEMPT, ENDED_NS, NUM_PACKS, NUM_ROUNDS
 from attnspec import plugins
 from attnspec.launch.found import Found
 from attnspec.launch.happenings import CaseEnded, Happening, Said
-from attnspec.launch.run import Order, Place, RunResult, run_plan
+from attnspec.launch.place import Place
+from attnspec.launch.run import Order, RunResult, run_plan
 from attnspec.launch.run_folder import RunFolder
 from attnspec.launch.runner_profile import Runner
 from attnspec.plan import Plan, compile_plan

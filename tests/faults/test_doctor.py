@@ -56,7 +56,7 @@ def runner() -> Runner:
 
 
 def test_every_kernel_gets_its_own_answer(kernels, runner):
-    answers = doctor._examined(sys.executable, runner, kernels, 300, {})
+    answers = doctor._examined(doctor._outside(sys.executable, runner), kernels, 300, {})
     assert list(answers) == list(kernels)
     told = {target.removeprefix("kernels:"): answer for target, answer in answers.items()}
     for name in ("fine", "chatty"):
@@ -99,7 +99,7 @@ def test_a_kernel_that_hangs_is_ended_with_what_it_started(tmp_path, runner):
         echo '{{"done": "kernels:second", "usable": true}}'
         """,
     )
-    answers = doctor._examined(python, runner, ("kernels:first", "kernels:second"), 1, {})
+    answers = doctor._examined(doctor._outside(python, runner), ("kernels:first", "kernels:second"), 1, {})
     assert answers["kernels:first"]["reason"] == "no answer in 1 s"
     assert answers["kernels:second"] == {"usable": True}
     time.sleep(1.5)
@@ -108,7 +108,7 @@ def test_a_kernel_that_hangs_is_ended_with_what_it_started(tmp_path, runner):
 
 def test_a_process_that_cannot_begin_answers_for_all(tmp_path, runner):
     python = fake_python(tmp_path, "echo 'No module named attnspec' >&2; exit 1")
-    answers = doctor._examined(python, runner, ("kernels:first", "kernels:second"), 30, {})
+    answers = doctor._examined(doctor._outside(python, runner), ("kernels:first", "kernels:second"), 30, {})
     assert {answer["reason"] for answer in answers.values()} == {
         "its process ended with exit code 1: No module named attnspec"
     }

@@ -17,7 +17,9 @@ from attnspec.cli.main import exit_code
 from attnspec.errors import InputError
 from attnspec.report.run import open_run
 
-PROBE = '{"python": "3.12.1", "versions": {"torch": "2.11.0"}, "missing": {}, "cuda": null, "devices": []}'
+PROBE = (
+    '{"python": "3.12.1", "versions": {"torch": "2.11.0"}, "missing": {}, "packages": {}, "cuda": null, "devices": []}'
+)
 
 
 @pytest.fixture
@@ -142,7 +144,7 @@ def test_a_launcher_that_is_not_there_is_exit_code_3(work: Host, capsys: pytest.
     Path("runners/far.yaml").write_text("launcher: moon\n")
     assert exit_code(["run", "spec.yaml", "--runner", "far"]) == 3
     err = capsys.readouterr().err
-    assert "runner far needs the launcher moon, which is not there; there is: fake_launcher, local" in err
+    assert "runner far needs the launcher moon, which is not there; there is: apptainer, docker, fake_launcher, " in err
     assert "--runner local" in err
 
 

@@ -16,7 +16,7 @@ from attnspec.launch.provenance import PACKAGE, code_sha256, differences
 from attnspec.launch.run import RunResult
 from attnspec.launch.run_folder import RunFolder, replacing
 from attnspec.launch.runner_profile import load_runner
-from attnspec.launchers import local
+from attnspec.launchers import WorkerCall, local
 from attnspec.record.journal import JournalWriter
 from attnspec.record.schema import Cell, Timing, to_table
 from attnspec.resources import shipped
@@ -99,9 +99,17 @@ def test_looking_through_an_interpreter(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_the_local_command(world_size: int) -> None:
-    argv, env = local.command(
-        "/run/r.json", python="/p", world_size=world_size, env={"PYTHONPATH": "/theirs", "X": "1"}, code_path="/code"
+    call = WorkerCall(
+        request_path="/run/r.json",
+        run_dir="/run",
+        python="/p",
+        world_size=world_size,
+        env={"PYTHONPATH": "/theirs", "X": "1"},
+        package="/src/attnspec",
+        code_path="/code",
+        name="a",
     )
+    argv, env = local.command(call)
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=0"]
     assert argv == ["/p", *(torchrun if world_size == 2 else []), "-m", "attnspec.worker", "/run/r.json"]
     assert env["PYTHONPATH"] == "/code:/theirs"

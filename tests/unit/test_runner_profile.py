@@ -20,7 +20,8 @@ H100 = Device(type="cuda", capability=(9, 0), model="NVIDIA H100 80GB HBM3")
 def test_every_shipped_profile_is_read(name):
     runner = load_runner(name, SHIPPED)
     assert (runner.name, Path(runner.file).parent) == (name, shipped("runners"))
-    assert runner.launcher == ("slurm" if name.startswith("slurm") else "local")
+    first = name.partition("-")[0]
+    assert runner.launcher == (first if first in ("docker", "podman", "slurm") else "local")
     assert runner.description
 
 

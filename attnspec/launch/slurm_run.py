@@ -1,0 +1,381 @@
+"""Jobs of a run on Slurm: submit, watch, take up again what an earlier host left, resubmit what was lost.
+
+The host may vanish at any moment: every submission is written down before sbatch and found again by its name, the jobs
+go on by themselves, and the next `run` takes them up. SIGINT and SIGTERM cancel the jobs; SIGHUP leaves them running.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import secrets
+import signal
+import sys
+import threading
+import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from attnspec.errors import EnvironmentMissingError, InputError, JournalError
+from attnspec.launch.happenings import CaseEnded, JobBegan, Said, Watcher
+from attnspec.launch.job_runner import Launch, happenings_of, newest_environment, num_packs, template
+from attnspec.launch.provenance import PACKAGE
+from attnspec.launch.slurm_cluster import Cluster, JobState, SlurmError
+from attnspec.launch.slurm_judgement import MAX_TRIES, Judgement, Next, judge
+from attnspec.launch.slurm_order import (
+    Expected,
+    SlurmOrder,
+    Submission,
+    SubmissionFolder,
+    submission_folders,
+    submissions_path,
+)
+from attnspec.launch.slurm_place import allocation_of, launcher_params, step_of
+from attnspec.launch.slurm_submissions import cancel_marker, cancel_submissions, locate
+from attnspec.launch.stop_signals import StopSignals
+from attnspec.launchers.slurm import batch_script, sbatch_argv
+from attnspec.plan import Case, Job
+from attnspec.record.journal import JournalWriter, read_journal
+from attnspec.record.status import FAILED, REASON_CODES, Status
+
+POLL_S = 5.0
+LISTEN_S = 1.0
+
+
+class _Followed:
+    """A job on its way: its newest submission, and what was heard of it so far."""
+
+    def __init__(self, job: Job, cases: Sequence[Case]) -> None:
+        self.job = job
+        self.cases = {case.case_id: case for case in cases}
+        self.answered: set[str] = set()
+        self.folder: SubmissionFolder | None = None
+        self.submission: Submission | None = None
+        self.offset = 0
+        self.tries = 0
+        self.phase = "setup"
+        self.last_environment: Mapping[str, Any] | None = None
+        self.waits_for = ""
+        self.unknown_since: float | None = None
+
+    @property
+    def left(self) -> list[Case]:
+        """Cases without an outcome in this run."""
+        return [case for case_id, case in self.cases.items() if case_id not in self.answered]
+
+    def attach(self, folder: SubmissionFolder, submission: Submission) -> None:
+        """Follow another submission from its beginning."""
+        self.folder, self.submission, self.offset = folder, submission, 0
+        self.unknown_since = None
+
+
+class SlurmRun:
+    """All jobs of one run. asked: each with the cases that the run is about."""
+
+    def __init__(
+        self,
+        launch: Launch,
+        asked: Sequence[tuple[Job, tuple[Case, ...]]],
+        watch: Watcher,
+        signals: StopSignals,
+        *,
+        ok: Collection[str] = (),
+        poll_s: float | None = None,
+    ) -> None:
+        """ok: case_ids with an ok record that stands, so that no job is submitted for these alone."""
+        self._launch = launch
+        self._asked = asked
+        self._watch = watch
+        self._signals = signals
+        self._ok = frozenset(ok)
+        self._poll_s = POLL_S if poll_s is None else poll_s
+        self._cluster = Cluster()
+        self._params = launcher_params(launch.runner)
+        self._followed: list[_Followed] = []
+        self._lanes: list[int | None] = [None] * self._params.jobs_at_once
+        self._states: dict[int, JobState] = {}
+        self._wake = threading.Event()
+        self._trouble = ""
+        self.failed = False
+
+    def run(self) -> bool:
+        """Bring every job to its end; whether one of them failed otherwise than by what its cases' records say.
+
+        Raises EnvironmentMissingError and JournalError as the jobs report them; then no job is left.
+        """
+        self._signals.on_stop = self._wake.set
+        cancel_marker(self._launch.folder.path).unlink(missing_ok=True)
+        try:
+            held = self._take_up()
+            for number, (job, cases) in enumerate(self._asked, start=1):
+                self._begin(number, job, cases, held.pop(job.job_id, None))
+            for _, submission in held.values():
+                self._tell(
+                    f"Slurm job {submission.slurm_id} of an earlier run has cases that this one does not ask for"
+                )
+            while self._followed and self._signals.number is None:
+                self._look()
+                if self._followed and not self._signals.number:
+                    self._listen()
+            self._stop()
+        except (EnvironmentMissingError, JournalError, InputError):
+            self._cancel()
+            raise
+        finally:
+            self._signals.on_stop = None
+        return self.failed
+
+    # Taking up
+
+    def _take_up(self) -> dict[str, tuple[SubmissionFolder, Submission]]:
+        """Submissions that nobody has judged, by job; those of jobs that the plan no longer holds are cancelled."""
+        planned = {job.job_id for job in self._launch.plan.jobs}
+        held: dict[str, tuple[SubmissionFolder, Submission]] = {}
+        strangers = []
+        for folder, submission in locate(self._launch.folder.path, self._cluster):
+            if submission.job_id in planned:
+                held[submission.job_id] = (folder, submission)
+            else:
+                strangers.append((folder, submission))
+        if strangers:
+            numbers = ", ".join(str(submission.slurm_id) for _, submission in strangers)
+            self._tell(f"the spec no longer asks for what Slurm job {numbers} runs; cancelling it")
+            cancel_submissions(strangers, self._cluster)
+        self._states = self._cluster.states([one.slurm_id for _, one in held.values() if one.slurm_id is not None])
+        return held
+
+    def _begin(
+        self, number: int, job: Job, cases: tuple[Case, ...], held: tuple[SubmissionFolder, Submission] | None
+    ) -> None:
+        followed = _Followed(job, cases)
+        self._watch(JobBegan(job=job, number=number, num_jobs=len(self._asked), cases=cases))
+        followed.last_environment = newest_environment(read_journal(self._launch.folder.journal), job.job_id)
+        if held is not None:
+            folder, submission = held
+            assert submission.slurm_id is not None
+            followed.attach(folder, submission)
+            self._enter_lane(submission.slurm_id)
+            self._tell(f"taking up Slurm job {submission.slurm_id}, which an earlier run submitted")
+        elif all(case.case_id in self._ok for case in cases):
+            for case in cases:
+                self._watch(CaseEnded(case=case, status=Status.OK.value, reason=None, resumed=True))
+            return
+        else:
+            self._submit(followed)
+        self._followed.append(followed)
+
+    # Submitting
+
+    def _submit(self, followed: _Followed, *, begin_in_s: int = 0) -> None:
+        launch, job = self._launch, followed.job
+        if cancel_marker(launch.folder.path).exists():
+            raise EnvironmentMissingError("the run was cancelled from elsewhere")
+        known = [int(folder.path.name.rpartition("-")[2]) for folder in submission_folders(launch.folder.path)]
+        number = max(known, default=0) + 1
+        folder = SubmissionFolder(path=submissions_path(launch.folder.path.resolve()) / f"{job.job_id}-{number}")
+        folder.path.mkdir(parents=True)
+        submission = Submission(
+            job_id=job.job_id,
+            number=number,
+            token=f"attnspec-{job.job_id[:12]}-{secrets.token_hex(8)}",
+            case_ids=tuple(case.case_id for case in followed.left),
+            submitted_ns=time.time_ns(),
+        )
+        expected = launch.runner.device
+        order = SlurmOrder(
+            request=template(launch, job, frozenset(submission.case_ids)),
+            num_packs=num_packs(followed.left),
+            step=step_of(launch, job),
+            import_path=os.environ.get("PYTHONPATH") if launch.image_of(job) is None else None,
+            expected=Expected(
+                runner=launch.runner.name, type=expected.type, model=expected.model, capability=expected.capability
+            ),
+        )
+        script = batch_script(
+            python=self._params.host_python or sys.executable,
+            order=str(folder.order),
+            import_path=str(PACKAGE.parent),
+            title=f"attnspec job {job.job_id}, submission {number}",
+        )
+        folder.write_order(order, script)
+        folder.write_submission(submission)
+        argv = sbatch_argv(
+            allocation_of(launch.runner, job.world_size, launch.device, submission.token),
+            output=str(folder.slurm_log),
+            script=str(folder.script),
+            after=[one for one in (self._next_lane(),) if one is not None],
+            begin_in_s=begin_in_s,
+        )
+        slurm_id = self._cluster.submit(argv)
+        submission = _with(submission, slurm_id=slurm_id)
+        folder.write_submission(submission)
+        followed.attach(folder, submission)
+        self._enter_lane(slurm_id)
+        self._states[slurm_id] = JobState(state="PENDING")
+        self._tell(f"submitted as Slurm job {slurm_id}")
+
+    def _next_lane(self) -> int | None:
+        """The last job of the lane that is next, where Slurm still knows it."""
+        last = self._lanes[0]
+        state = None if last is None else self._states.get(last)
+        return last if state is not None and not state.over else None
+
+    def _enter_lane(self, slurm_id: int) -> None:
+        self._lanes = [*self._lanes[1:], slurm_id]
+
+    # Watching
+
+    def _look(self) -> None:
+        """One look at Slurm, and what follows from it for every job."""
+        numbers = [one.submission.slurm_id for one in self._followed if one.submission is not None]
+        try:
+            self._states |= self._cluster.states([number for number in numbers if number is not None])
+        except SlurmError as error:
+            if str(error) != self._trouble:
+                self._tell(f"{error}; jobs go on meanwhile, and it is asked again")
+            self._trouble = str(error)
+            return
+        self._trouble = ""
+        for followed in list(self._followed):
+            self._hear(followed)
+            self._follow(followed)
+
+    def _listen(self) -> None:
+        """Wait until the next look, and tell meanwhile what the workers say."""
+        until = time.monotonic() + self._poll_s
+        while (left := until - time.monotonic()) > 0 and not self._wake.wait(min(LISTEN_S, left)):
+            for followed in self._followed:
+                self._hear(followed)
+            verdicts = [one.folder.read_verdict() for one in self._followed if one.folder is not None]
+            if any(verdict is not None and verdict.final for verdict in verdicts):
+                return
+
+    def _hear(self, followed: _Followed) -> None:
+        assert followed.folder is not None
+        events, followed.offset = followed.folder.read_events(followed.offset)
+        for event in events:
+            if event.kind == "message":
+                self._tell(event.text)
+            elif event.kind == "phase":
+                followed.phase = event.phase or "setup"
+            elif event.kind == "round":
+                followed.tries = 0
+            elif event.kind == "outcome" and event.case_id is not None:
+                if event.case_id in followed.answered:
+                    continue
+                followed.answered.add(event.case_id)
+                if event.data.get("recorded") is True:
+                    self.failed = self.failed or event.status in FAILED
+                if event.data.get("resumed") is not True:
+                    followed.tries = 0
+            for told in happenings_of(event, followed.cases, followed.last_environment):
+                self._watch(told)
+
+    def _follow(self, followed: _Followed) -> None:
+        assert followed.folder is not None and followed.submission is not None
+        slurm_id = followed.submission.slurm_id
+        assert slurm_id is not None
+        state = self._states.get(slurm_id)
+        if state is None:
+            followed.unknown_since = followed.unknown_since or time.monotonic()
+        unknown_s = 0.0 if followed.unknown_since is None else time.monotonic() - followed.unknown_since
+        judgement = judge(state, followed.folder.read_verdict(), unknown_s=unknown_s)
+        if judgement.next is Next.WAIT:
+            if judgement.reason != followed.waits_for and judgement.reason:
+                self._tell(f"Slurm job {slurm_id} waits: {judgement.reason}")
+            followed.waits_for = judgement.reason
+            return
+        self._hear(followed)
+        if judgement.next in (Next.MISSING, Next.JOURNAL):
+            self._judged(followed, judgement.next.value)
+            self._followed.remove(followed)
+            if judgement.next is Next.JOURNAL:
+                raise JournalError(judgement.reason)
+            raise EnvironmentMissingError(
+                f"Slurm job {slurm_id} of runner {self._launch.runner.name} cannot run:\n{judgement.reason}"
+            )
+        self._judged(followed, judgement.next.value)
+        if judgement.next is Next.STOPPED:
+            self.failed = True
+            self._tell(f"Slurm job {slurm_id} was {judgement.reason}; run the same again to go on")
+            self._followed.remove(followed)
+        elif not followed.left:
+            self._followed.remove(followed)
+        elif judgement.next is Next.DONE:
+            self._go_on(followed)
+        else:
+            self._lost(followed, judgement, slurm_id)
+
+    def _go_on(self, followed: _Followed) -> None:
+        """A submission is done, and the run asks for more cases of its job than that was asked for."""
+        assert followed.submission is not None
+        if {case.case_id for case in followed.left} & set(followed.submission.case_ids):
+            self._record(followed, Judgement(next=Next.DONE, reason="the job ended without a record of this case"))
+            self._followed.remove(followed)
+        else:
+            self._submit(followed)
+
+    def _lost(self, followed: _Followed, judgement: Judgement, slurm_id: int) -> None:
+        followed.tries += 1
+        if followed.tries >= MAX_TRIES:
+            why = f"Slurm job {slurm_id} ended: {judgement.reason}; so did {MAX_TRIES - 1} before it, without a result"
+            self._record(followed, Judgement(next=judgement.next, reason=why, time_limit=judgement.time_limit))
+            self._followed.remove(followed)
+            return
+        self._tell(f"Slurm job {slurm_id} ended ({judgement.reason}); submitting what is left")
+        self._submit(followed, begin_in_s=self._params.retry_after_s if judgement.nodes_failed else 0)
+
+    def _record(self, followed: _Followed, judgement: Judgement) -> None:
+        """Outcomes of cases that no worker and no supervisor could tell of."""
+        folder, job_id = self._launch.folder, followed.job.job_id
+        status, code = Status.CRASHED, "lost_worker"
+        if judgement.time_limit:
+            phase = followed.phase if followed.phase in REASON_CODES[Status.TIMEOUT] else "setup"
+            status, code = Status.TIMEOUT, phase
+        with JournalWriter(folder.journal, f"{job_id}-host", folder.next_attempt()) as writer:
+            for case in followed.left:
+                writer.append_outcome(
+                    {"case_id": case.case_id, "status": status.value, "reason_code": code, "reason": judgement.reason}
+                )
+                self._watch(CaseEnded(case=case, status=status.value, reason=judgement.reason, resumed=False))
+        self.failed = True
+
+    # Ending
+
+    def _judged(self, followed: _Followed, how: str) -> None:
+        assert followed.folder is not None and followed.submission is not None
+        followed.folder.write_submission(_with(followed.submission, ended=how))
+
+    def _stop(self) -> None:
+        if not self._followed:
+            return
+        self._signals.on_stop = None  # who asks again while jobs are cancelled need not wait for their end
+        if self._signals.number == signal.SIGHUP:
+            numbers = ", ".join(str(one.submission.slurm_id) for one in self._followed if one.submission is not None)
+            self._tell(f"Slurm job {numbers} goes on; run the same again to take it up, or cancel it")
+            return
+        self._cancel()
+
+    def _cancel(self) -> None:
+        """End all jobs, and hear what they still say."""
+        held = [(one.folder, one.submission) for one in self._followed if one.folder and one.submission]
+        cancel_submissions(held, self._cluster)
+        for followed in self._followed:
+            if followed.folder is not None:
+                self._hear(followed)
+
+    def _tell(self, text: str) -> None:
+        self._watch(Said(text=text))
+
+
+def _with(submission: Submission, **values: Any) -> Submission:
+    return dataclasses.replace(submission, **values)
+
+
+def standing_ok(rows: Sequence[Mapping[str, Any]], images: Mapping[str, str | None]) -> frozenset[str]:
+    """case_ids of table rows with an ok record from their image. images: case_id -> image ID, None: no image. Pure."""
+    return frozenset(
+        row["case_id"]
+        for row in rows
+        if row["status"] == "ok" and row["case_id"] in images and row["image_digest"] == images[row["case_id"]]
+    )

@@ -1,0 +1,26 @@
+"""docker: every worker runs in a container of its own; several ranks of a job share one, through torchrun."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from attnspec.launchers import WorkerCall
+from attnspec.launchers._containers import ContainerParams, docker_argv, ending_argv, worker_container
+
+PROGRAMS = ("docker",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Params(ContainerParams):
+    """Options of docker."""
+
+
+def command(call: WorkerCall) -> tuple[list[str], dict[str, str]]:
+    """The worker in its container."""
+    container, argv = worker_container(call)
+    return [*docker_argv(container), *argv], {}
+
+
+def ending(call: WorkerCall) -> list[str]:
+    """The container outlives a killed `docker run`, so it is ended by its name."""
+    return ending_argv("docker", call.name)

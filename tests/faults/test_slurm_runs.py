@@ -1,0 +1,289 @@
+"""Runs on Slurm's stand-ins: everything that becomes of jobs, on one machine, with the fake worker."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from fake_run import SMALL, SPEC, Host, plan_of, workers_of
+
+from attnspec.errors import EnvironmentMissingError, LockedError
+from attnspec.launch import slurm_run, slurm_submissions
+from attnspec.launch.found import UNSEEN
+from attnspec.launch.happenings import CaseEnded, Happening, Said
+from attnspec.launch.place import Place
+from attnspec.launch.run import Order, RunResult, run_plan
+from attnspec.launch.runner_profile import Runner, read_runner
+from attnspec.launch.slurm_cluster import Cluster
+from attnspec.launch.slurm_submissions import cancel_run, forbid_submissions, standings
+from attnspec.plan import job_request
+from attnspec.plan.requests import narrowed
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "fakes" / "slurm"))
+import programs
+
+RUNNER = "launcher: slurm\ngpus_per_node: 1\ndevice: {type: cpu}\nslurm: {partition: main, time: '10'}\n"
+
+
+class SlurmHost(Host):
+    """A run folder on a cluster of stand-ins."""
+
+    def __init__(self, folder: Path, spec: str = SMALL, runner: str = RUNNER) -> None:
+        super().__init__(folder, spec)
+        self.cluster = folder.parent / "cluster"
+        self.cluster.mkdir()
+        self.profile = folder.parent / "cluster.yaml"
+        self.profile.write_text(runner)
+        self.heard = lambda happening: None
+
+    def runner(self) -> Runner:
+        read = read_runner(self.profile)
+        return read.model_copy(update={"env": dict(self.env)})
+
+    def run(self, *, fresh: bool = False) -> RunResult:
+        self.told, self.measured, self.resumed = [], [], []
+
+        def heard(happening: Happening) -> None:
+            if isinstance(happening, Said):
+                self.told.append(happening.text)
+            elif isinstance(happening, CaseEnded):
+                (self.resumed if happening.resumed else self.measured).append(happening.case.case_id)
+            self.heard(happening)
+
+        place = Place(
+            runner=self.runner(), python=str(self.cluster / "bin" / "interpreter"), found=UNSEEN, device="cpu"
+        )
+        order = Order(spec_text=self.spec, spec_sha256="0", argv=("attnspec", "run"), fresh=fresh)
+        return run_plan(plan_of(self.spec), self.folder, place, order, heard)
+
+    def calls(self, program: str) -> list[list[str]]:
+        lines = (self.cluster / "calls.jsonl").read_text().splitlines()
+        return [call[1:] for call in map(json.loads, lines) if call[0] == program]
+
+    def behave_cluster(self, **behaviour: object) -> None:
+        (self.cluster / "behaviour.json").write_text(json.dumps(behaviour))
+
+    def submissions(self) -> list[dict]:
+        files = (self.folder.path / "artifacts" / "slurm").glob("*/submission.json")
+        return sorted((json.loads(file.read_text()) for file in files), key=lambda one: one["number"])
+
+    def when(self, part: str, act, times: int = 1) -> None:
+        """Do something when the run tells of it."""
+        left = [times]
+
+        def heard(happening: Happening) -> None:
+            if isinstance(happening, Said) and part in happening.text and left[0]:
+                left[0] -= 1
+                act(happening.text.split()[2])
+
+        self.heard = heard
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SlurmHost:
+    host = SlurmHost(tmp_path / "it's a run, 50%")
+    bin_ = programs.install(host.cluster / "bin")
+    monkeypatch.setenv("PATH", f"{bin_}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("FAKE_SLURM", str(host.cluster))
+    monkeypatch.setattr(slurm_run, "POLL_S", 0.3)
+    monkeypatch.setattr(slurm_run, "LISTEN_S", 0.05)
+    return host
+
+
+def test_a_narrowed_request_is_the_request_for_fewer_cases() -> None:
+    plan = plan_of(SPEC)
+    (job,) = plan.jobs
+    cases = [case.case_id for case in job.cases]
+    base = {"run_dir": "/r", "device": "cpu", "env": {"A": "1"}, "plugins": ("/p.py",), "code_sha256": "0"}
+    full = job_request(plan, job, attempt=1, **base)
+    for only, solo in ((cases, ()), (cases[:3], ()), (cases[4:], (cases[4],)), ((), ()), (cases[:1], (cases[0],))):
+        more = {"solo": tuple(solo), "done": ("k",), "rounds_done": {"k": {"0": 2}}}
+        expected = job_request(plan, job, attempt=7, only=frozenset(only), **base, **more)
+        assert narrowed(full, attempt=7, only=frozenset(only), **more) == expected
+
+
+def test_a_job_is_submitted_once_and_not_again_for_what_is_ok(host: SlurmHost) -> None:
+    assert host.run().exit_code == 0
+    host.check_complete()
+    (argv,) = host.calls("sbatch")
+    assert {"--nodes=1", "--ntasks=1", "--partition=main", "--time=10", "--requeue", "--chdir=/"} <= set(argv)
+    assert not any(word.startswith("--gres") for word in argv)
+    (submission,) = host.submissions()
+    assert (submission["slurm_id"], submission["ended"]) == (1, "done")
+    assert "submitted as Slurm job 1" in host.told
+    assert host.run().exit_code == 0
+    assert len(host.calls("sbatch")) == 1
+    assert (host.measured, len(host.resumed)) == ([], len(host.plan.cases))
+    assert workers_of(host.folder.path) == []
+
+
+def test_a_host_that_dies_right_after_submitting_finds_its_job_by_name(
+    host: SlurmHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class DiedError(Exception):
+        pass
+
+    def submit(self: Cluster, argv: list[str]) -> int:
+        ask(self, argv)
+        raise DiedError
+
+    ask = Cluster.submit
+    with monkeypatch.context() as patch:
+        patch.setattr(Cluster, "submit", submit)
+        with pytest.raises(DiedError):
+            host.run()
+    assert "slurm_id" not in host.submissions()[0]
+    host.behave_cluster(accounting=False)  # so that states come from scontrol
+    assert host.run().exit_code == 0
+    assert "taking up Slurm job 1, which an earlier run submitted" in host.told
+    assert len(host.calls("sbatch")) == 1
+    host.check_complete()
+
+
+@pytest.mark.slow
+def test_what_sbatch_says_is_told_and_the_submission_never_starts(host: SlurmHost) -> None:
+    host.behave_cluster(sbatch="Batch job submission failed: Invalid account or account/partition combination")
+    with pytest.raises(EnvironmentMissingError, match=r"sbatch failed: sbatch: error: .*Invalid account"):
+        host.run()
+    host.behave_cluster()
+    assert host.run().exit_code == 0
+    assert [one["ended"] for one in host.submissions()] == ["never submitted", "done"]
+    (first,) = host.folder.path.glob("artifacts/slurm/*-1")
+    assert str((first / "claim-0").readlink()) == "void"
+
+
+def test_a_lost_node_costs_a_submission_and_no_round_twice(host: SlurmHost) -> None:
+    host.env["FAKE_ROUND_S"] = "0.1"
+    host.when("runs on", lambda job: (programs.time.sleep(0.6), programs.end(job, "NODE_FAIL")))
+    assert host.run().exit_code == 0
+    assert "Slurm job 1 ended (NODE_FAIL); submitting what is left" in host.told
+    assert [one["ended"] for one in host.submissions()] == ["resubmit", "done"]
+    host.check_complete()
+
+
+@pytest.mark.slow
+def test_a_requeued_job_goes_on_under_its_own_number(host: SlurmHost) -> None:
+    host.env["FAKE_ROUND_S"] = "0.1"
+    host.when("runs on", lambda job: (programs.time.sleep(0.6), programs.end(job, "REQUEUED")))
+    assert host.run().exit_code == 0
+    assert host.told.count("Slurm job 1 runs on n[1-2]") == 2
+    assert len(host.submissions()) == 1
+    host.check_complete()
+
+
+@pytest.mark.slow
+def test_a_job_that_is_lost_again_and_again_is_given_up(host: SlurmHost) -> None:
+    host.behave(reference={"do": "hang", "phase": "setup"})
+    host.when("runs on", lambda job: programs.end(job, "TIMEOUT"), times=9)
+    assert host.run().exit_code == 1
+    assert len(host.submissions()) == 3
+    assert {(row["status"], row["reason_code"]) for row in host.rows()} == {("timeout", "setup")}
+    assert host.rows()[0]["reason"] == "Slurm job 3 ended: time limit; so did 2 before it, without a result"
+
+
+def test_a_job_cancelled_in_slurm_is_not_submitted_again(host: SlurmHost) -> None:
+    host.env["FAKE_ROUND_S"] = "0.3"
+    host.when("runs on", lambda job: programs.end(job, "CANCELLED"))
+    assert host.run().exit_code == 1
+    assert "Slurm job 1 was cancelled in Slurm; run the same again to go on" in host.told
+    assert {row["status"] for row in host.rows()} == {"skipped"}
+    assert workers_of(host.folder.path) == []
+
+
+@pytest.mark.slow
+def test_starting_anew_takes_up_nothing_that_is_over(host: SlurmHost) -> None:
+    assert host.run().exit_code == 0
+    (folder,) = host.folder.path.glob("artifacts/slurm/*-1")
+    written = json.loads((folder / "submission.json").read_text())
+    del written["ended"]  # as if its host had died before it saw the end
+    (folder / "submission.json").write_text(json.dumps(written))
+    assert host.run(fresh=True).exit_code == 0
+    assert [one["ended"] for one in host.submissions()] == ["left behind", "done"]
+    assert host.resumed == []
+    host.check_complete()
+
+
+@pytest.mark.slow
+def test_cancel_ends_what_nobody_watches_and_a_second_cancel_finds_nothing(
+    host: SlurmHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.env["FAKE_ROUND_S"] = "1"
+
+    class GoneError(Exception):
+        pass
+
+    def leave(job: str) -> None:
+        raise GoneError
+
+    host.when("runs on", leave)
+    with pytest.raises(GoneError):
+        host.run()
+    (standing,) = standings(host.folder.path).values()
+    assert (standing.slurm_id, standing.state, standing.live) == (1, "RUNNING", True)
+    with pytest.raises(LockedError, match="Slurm job 1 works in this run folder"):
+        slurm_submissions.refuse_beside_slurm(host.folder.path)
+    assert forbid_submissions(host.folder.path)
+    assert cancel_run(host.folder.path) == [1]
+    assert workers_of(host.folder.path) == []
+    assert cancel_run(host.folder.path) == []
+    (standing,) = standings(host.folder.path).values()
+    assert (standing.state, standing.live) == ("cancelled", False)
+    slurm_submissions.refuse_beside_slurm(host.folder.path)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"), [({"tasks": 3}, "Slurm gave 1 nodes and 3 tasks; the job needs 1 nodes and 1 tasks")]
+)
+def test_a_wrong_allocation_is_told_with_the_numbers(host: SlurmHost, given: dict, told: str) -> None:
+    host.behave_cluster(**given)
+    with pytest.raises(EnvironmentMissingError, match=told):
+        host.run()
+    assert not (host.cluster / "ranks.jsonl").exists()
+
+
+@pytest.mark.slow
+def test_another_device_than_expected_ends_the_job(host: SlurmHost) -> None:
+    host.profile.write_text(RUNNER.replace("{type: cpu}", "{type: cuda, model: H100}"))
+    told = "runner cluster expects a CUDA device named H100; found fake device"
+    with pytest.raises(EnvironmentMissingError, match=told):
+        host.run()
+
+
+@pytest.mark.slow
+def test_a_crash_hits_only_the_culprit(host: SlurmHost) -> None:
+    host.behave(sdpa={"do": "signal SIGSEGV"})
+    assert host.run().exit_code == 1
+    assert host.statuses() == {"reference": "ok", "sdpa": "crashed"}
+    ((code, reason),) = {(row["reason_code"], row["reason"]) for row in host.rows("sdpa")}
+    assert code == "signal"
+    assert "the worker was ended by SIGSEGV while in measure of case" in reason
+    assert len(host.submissions()) == 1
+
+
+@pytest.mark.slow
+def test_a_crash_on_nodes_that_do_not_answer_is_blamed_on_no_case(host: SlurmHost) -> None:
+    host.behave(sdpa={"do": "signal SIGKILL", "attempts": 1})
+    host.behave_cluster(silent=True)
+    host.when("ended (FAILED: nodes of the allocation do not answer", lambda job: host.behave_cluster())
+    assert host.run().exit_code == 0
+    host.check_complete()
+    first, second = host.calls("sbatch")
+    assert "--begin=now+300" in second
+    assert not any(word.startswith("--begin") for word in first)
+
+
+@pytest.mark.slow
+def test_jobs_wait_for_each_other_as_the_profile_says(host: SlurmHost, tmp_path: Path) -> None:
+    spec = SMALL.replace("sdpa]", '{sdpa: {env: {NAME: "1"}}}]')
+    (tmp_path / "two").mkdir()
+    two = SlurmHost(tmp_path / "two" / "run", spec)
+    two.cluster = host.cluster
+    assert two.run().exit_code == 0
+    two.check_complete()
+    first, second = two.calls("sbatch")
+    assert {"--dependency=afterany:1", "--kill-on-invalid-dep=yes"} <= set(second)
+    assert not any(word.startswith("--dependency") for word in first)
+    assert {one["ended"] for one in two.submissions()} == {"done"}

@@ -1,0 +1,96 @@
+"""The conditions of a run against those of now: every difference is named, and nothing else is."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from attnspec.errors import InputError
+from attnspec.launch.recorded import Conditions, drift, present_conditions, recorded_conditions, recorded_runner
+from attnspec.launch.runner_profile import load_runner, runner_names
+from attnspec.resources import shipped
+
+SHIPPED = [shipped("runners")]
+H100 = {"model": "NVIDIA H100 80GB HBM3", "capability": [9, 0]}
+BEFORE = Conditions(
+    code="a" * 64,
+    python="3.12.1",
+    images={"hopper": {"image_id": "sha256:1", "digest": "sha256:2"}},
+    packages={"torch": "2.11.0", "flash-attn-4": "4.0.0b36"},
+    driver="570.1",
+    devices=(H100, H100),
+    host={"machine": "x86_64", "processor": "p", "num_cpus": 8},
+)
+
+
+@pytest.mark.parametrize(
+    ("changed", "lines"),
+    [
+        ({}, []),
+        ({"packages": {**BEFORE.packages, "pytest": "9"}}, []),
+        ({"code": "b" * 64}, [f"attnspec's code: {'a' * 12} -> {'b' * 12}"]),
+        ({"python": "3.11.2"}, ["python: 3.12.1 -> 3.11.2"]),
+        (
+            {"packages": {"torch": "2.13.0"}},
+            ["package flash-attn-4: 4.0.0b36 -> None", "package torch: 2.11.0 -> 2.13.0"],
+        ),
+        ({"driver": None}, ["driver: 570.1 -> None"]),
+        ({"devices": (H100,)}, ["devices: 2 x NVIDIA H100 80GB HBM3 -> 1 x NVIDIA H100 80GB HBM3"]),
+        ({"devices": ()}, ["devices: 2 x NVIDIA H100 80GB HBM3 -> none"]),
+        ({"host": {**BEFORE.host, "num_cpus": 16}}, ["host num_cpus: 8 -> 16"]),
+        ({"images": {}}, ["image hopper: image ID: sha256:1 -> None", "image hopper: digest: sha256:2 -> None"]),
+        (
+            {"images": {"hopper": {"image_id": "sha256:3", "digest": "sha256:2"}}},
+            ["image hopper: image ID: sha256:1 -> sha256:3"],
+        ),
+    ],
+)
+def test_drift(changed, lines):
+    assert drift(BEFORE, dataclasses.replace(BEFORE, **changed)) == lines
+
+
+def test_machines_that_nobody_has_seen_are_not_compared():
+    now = Conditions(code="b" * 64, images={"hopper": {"image_id": "sha256:1", "digest": "sha256:2"}})
+    assert drift(BEFORE, now, seen=False) == [f"attnspec's code: {'a' * 12} -> {'b' * 12}"]
+
+
+def provenance(**found):
+    return {
+        "code_sha256": "a",
+        "images": {},
+        "host": {"machine": "m", "processor": "p", "num_cpus": 2, "name": "n"},
+        "found": {
+            "python": "3.11",
+            "versions": {"torch": "2.13.0"},
+            "packages": {"torch": "2.13.0", "numpy": "2", "flash-attn-4": "4"},
+            "driver": None,
+            "devices": [],
+            **found,
+        },
+    }
+
+
+def test_what_workers_reported_counts_before_what_the_host_saw():
+    held = provenance()
+    assert recorded_conditions(held).packages == {"torch": "2.13.0"}
+    held["workers"] = {
+        "environment": {"a": {"versions": {"flash_attn.4": "3"}}, "b": {"versions": {"torch": "2.13.0"}}}
+    }
+    assert recorded_conditions(held).packages == {"flash-attn-4": "3", "torch": "2.13.0"}
+    assert drift(recorded_conditions(held), present_conditions(provenance())) == ["package flash-attn-4: 3 -> 4"]
+
+
+def test_a_provenance_that_tells_too_little():
+    held = provenance()
+    del held["images"]
+    with pytest.raises(InputError, match=r"provenance.json has no 'images'; an older attnspec wrote it"):
+        recorded_conditions(held)
+
+
+@pytest.mark.parametrize("name", runner_names(SHIPPED))
+def test_every_runner_comes_back_from_a_provenance(name):
+    runner = load_runner(name, SHIPPED)
+    held = json.loads(json.dumps({"runner": runner.model_dump(mode="json")}))
+    assert recorded_runner(held) == runner
