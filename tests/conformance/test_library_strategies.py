@@ -69,7 +69,8 @@ def run_ready(ranks, shape, cases):
     return found
 
 
-@pytest.mark.parametrize("masks", [("varlen_causal",), pytest.param(tuple(TAKES), marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("masks", [("varlen_causal",), tuple(TAKES)])
 def test_layouts_and_results_come_back_right(masks):
     cases = [(asked(name), slices_of(mask)) for mask in masks for name in TAKES[mask]]
     two = mask_slices("causal", [2])  # so that two ranks of four hold padding only

@@ -57,6 +57,7 @@ def test_its_layout_and_results_come_back_right():
         assert sent == [2 * (3 + 5) * 2 * 2 * 8 * 8, 2 * 5 * 2 * 2 * 8 * 8]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seqlen", "size", "chunk_size", "padding"),
     [(130, 4, 64, 126), pytest.param(1000, 3, 128, 152, marks=pytest.mark.slow)],

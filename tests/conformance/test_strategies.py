@@ -141,7 +141,7 @@ def test_heads_that_are_fewer_than_ranks_or_one_each(pools, heads, size):
     check(pools(size), asked, shape_of("float64", *heads), shipped(["varlen_causal"]))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
 def test_narrow_types_and_another_kernel(pools, dtype):
     asked = [implementation(name, "sdpa", params) for name, params in meshes(4)]
     check(pools(4), asked, shape_of(dtype), shipped(["varlen_causal"]))

@@ -70,6 +70,7 @@ def test_every_piece_is_done_once_by_some_process(tmp_path):
     assert facts == {"cases": 6, "answered": 6, "failed": {}, "processes": 2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "answered", "failed"),
     [("raise", 3, {f"fwd {index}": "RuntimeError: nvcc is not there" for index in range(3)}), ("die", 0, {})],

@@ -84,6 +84,7 @@ def calls(home: Path) -> list[list[str]]:
     return [json.loads(line) for line in (home.parent / "bin" / "calls.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_a_run_through_apptainer_is_kept_under_the_digest(home):
     assert exit_code(["run", "small.yaml", "--runner", "./apptainer.yaml", "--out", "run"]) == 0
     assert (cell(home / "run")["status"], cell(home / "run")["image_digest"]) == ("ok", DIGEST)
@@ -91,6 +92,7 @@ def test_a_run_through_apptainer_is_kept_under_the_digest(home):
     assert set(images) == {f"docker://{IMAGE}"}
 
 
+@pytest.mark.slow
 def test_an_image_is_pulled_by_digest_run_by_id_and_had_again_for_a_rerun(home, capsys):
     bin_folder = home.parent / "bin"
     assert exit_code(["run", "small.yaml", "--runner", "./podman.yaml", "--out", "run"]) == 3

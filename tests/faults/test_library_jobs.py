@@ -16,6 +16,7 @@ def library(name, kernel, pass_="fwd", **params):
     return case(kernel, pass_, name=f"{name} {pass_}", strategy=name, strategy_params=params)
 
 
+@pytest.mark.slow
 def test_a_library_that_is_not_there_is_unsupported_on_all_ranks(tmp_path):
     with RankPool(2) as pool:
         found, _ = outcomes(

@@ -155,6 +155,7 @@ def test_what_sbatch_says_is_told_and_the_submission_never_starts(host: SlurmHos
     assert str((first / "claim-0").readlink()) == "void"
 
 
+@pytest.mark.slow
 def test_a_lost_node_costs_a_submission_and_no_round_twice(host: SlurmHost) -> None:
     host.env["FAKE_ROUND_S"] = "0.1"
     host.when("runs on", lambda job: (programs.time.sleep(0.6), programs.end(job, "NODE_FAIL")))
@@ -184,6 +185,7 @@ def test_a_job_that_is_lost_again_and_again_is_given_up(host: SlurmHost) -> None
     assert host.rows()[0]["reason"] == "Slurm job 3 ended: time limit; so did 2 before it, without a result"
 
 
+@pytest.mark.slow
 def test_a_job_cancelled_in_slurm_is_not_submitted_again(host: SlurmHost) -> None:
     host.env["FAKE_ROUND_S"] = "0.3"
     host.when("runs on", lambda job: programs.end(job, "CANCELLED"))
