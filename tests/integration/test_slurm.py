@@ -44,11 +44,11 @@ measure: {min_iters: %d, max_seconds: 0.05, setup_timeout_s: %d, measure_timeout
 """
 PACED_SPEC = SPEC % (
     "      - ring_p2p: {kernel: paced_rank}\n      - ulysses: {kernel: paced_rank}",
-    400,
+    1000,
     60,
     600,
 )
-"""Two cases of 400 iterations: two minutes each, or less than a second once they may go."""
+"""Two cases of 1000 iterations: some minutes each, or seconds once they may go."""
 FAULTS = """\
       - ring_p2p: {kernel: reference}
       - ring_p2p: {kernel: {faulty_rank: {fault: "die:forward:3"}}}
