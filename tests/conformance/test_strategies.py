@@ -128,7 +128,8 @@ def other_masks():
     }
 
 
-@pytest.mark.parametrize("size", [2, *(pytest.param(size, marks=pytest.mark.slow) for size in (3, 4))])
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [2, 3, 4])
 def test_any_slices_and_lengths(pools, size):
     asked = [implementation(name, strategy_params=params) for name, params in meshes(size)]
     check(pools(size), asked[::2] if size == 4 else asked, shape_of(batch=2), other_masks())

@@ -57,6 +57,7 @@ def test_pieces_hold_one_length_and_direction_and_the_longest_come_first(tmp_pat
     assert pieces(request(tmp_path, unknown, distributed)) == []
 
 
+@pytest.mark.slow
 def test_every_piece_is_done_once_by_some_process(tmp_path):
     asked = asked_for(tmp_path)
     facts = run_pieces(asked, pieces(asked), 2, limit_s=60)

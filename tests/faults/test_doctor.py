@@ -85,6 +85,7 @@ def fake_python(tmp_path, script):
     return str(file)
 
 
+@pytest.mark.slow
 def test_a_kernel_that_hangs_is_ended_with_what_it_started(tmp_path, runner):
     left = tmp_path / "left"
     python = fake_python(

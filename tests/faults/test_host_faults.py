@@ -49,7 +49,11 @@ def finish(host: Host) -> None:
 
 @pytest.mark.parametrize(
     ("number", "code"),
-    [(signal.SIGINT, 130), (signal.SIGTERM, 143), pytest.param(signal.SIGHUP, 129, marks=pytest.mark.slow)],
+    [
+        pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow),
+        (signal.SIGTERM, 143),
+        pytest.param(signal.SIGHUP, 129, marks=pytest.mark.slow),
+    ],
 )
 def test_a_signal_ends_the_run_in_good_order(tmp_path: Path, number: int, code: int) -> None:
     host = Host(tmp_path / "run", SMALL)
@@ -77,6 +81,7 @@ def test_a_killed_host_takes_its_worker_along_and_loses_at_most_a_round(host: Ho
     assert host.num_rounds() == whole  # so none of the kept ones was measured again
 
 
+@pytest.mark.slow
 def test_a_stopped_run_tells_what_is_done_and_resumes_exactly_the_rest(tmp_path: Path) -> None:
     """As a preempted batch job: some cases done, then SIGTERM."""
     host = Host(tmp_path / "run")

@@ -186,6 +186,7 @@ def test_status_and_cancel_of_a_run_that_works(work: Host, capsys: pytest.Captur
     assert "nothing runs here" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_page")
 def test_cancel_ends_a_host_that_does_not_listen(
     work: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

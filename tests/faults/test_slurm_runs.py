@@ -120,6 +120,7 @@ def test_a_job_is_submitted_once_and_not_again_for_what_is_ok(host: SlurmHost) -
     assert workers_of(host.folder.path) == []
 
 
+@pytest.mark.slow
 def test_a_host_that_dies_right_after_submitting_finds_its_job_by_name(
     host: SlurmHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,6 +82,7 @@ def test_a_closed_control_pipe_ends_the_worker_and_what_it_started(tmp_path):
     worker.reader.join(10)
 
 
+@pytest.mark.slow
 def test_a_killed_worker_leaves_a_readable_journal(tmp_path):
     worker = Worker(tmp_path, endless(tmp_path))
     worker.wait_for(three_rounds)
