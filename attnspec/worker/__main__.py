@@ -9,6 +9,7 @@ from pathlib import Path
 from attnspec.errors import AttnspecError, EnvironmentMissingError, JournalError
 from attnspec.wire import EXIT_JOURNAL, EXIT_MISSING, JobRequest, loads
 from attnspec.worker.control import EventStream, Stop, Stopped, leave, watch_control_pipe
+from attnspec.worker.one_cudnn import restart_with_torchs_cudnn
 from attnspec.worker.place import place_among
 
 EXIT_FAILED = 1
@@ -53,4 +54,5 @@ def _run(path: Path, events: EventStream, stop: Stop) -> int:
 
 
 if __name__ == "__main__":
+    restart_with_torchs_cudnn()
     leave(main(sys.argv[1:]))

@@ -20,6 +20,7 @@ from attnspec import plugins
 from attnspec.errors import UnsupportedError
 from attnspec.execute.providers import installed_version, verify
 from attnspec.support import Device, Provider
+from attnspec.worker.one_cudnn import restart_with_torchs_cudnn
 
 POISONED = 75
 
@@ -121,4 +122,5 @@ def _healthy() -> bool:
 
 
 if __name__ == "__main__":
+    restart_with_torchs_cudnn()
     sys.exit(main(sys.argv[1:]))
