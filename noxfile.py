@@ -65,7 +65,16 @@ def bench(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """The quick test suite, on the CPU: under two minutes on two cores."""
     install(session, *TESTS)
-    session.run("pytest", "-m", "not gpu and not integration and not slow", "-n", "2", *(session.posargs or QUICK))
+    session.run(
+        "pytest",
+        "-m",
+        "not gpu and not integration and not slow",
+        "-n",
+        "3",
+        "--dist",
+        "worksteal",
+        *(session.posargs or QUICK),
+    )
 
 
 @nox.session(default=False)
