@@ -61,7 +61,7 @@ def labelled(rows: Sequence[Row]) -> list[tuple[str, Row]]:
     """
     whole = _with_backends(rows)
     kinds: dict[str, dict[str, set[str]]] = {}
-    meshes: dict[tuple[str, int | None, int | None], set[str]] = {}
+    meshes: dict[tuple[Any, ...], set[str]] = {}
     runs: dict[tuple[str, str | None, str | None], set[str]] = {}
     for row in whole:
         base = implementation(row)
@@ -69,9 +69,10 @@ def labelled(rows: Sequence[Row]) -> list[tuple[str, Row]]:
         for name, values in held.items():
             if row.get(name) is not None:
                 values.add(row[name])
-        # Degrees follow the number of ranks, so they tell cases apart only where these have one number.
-        place = (base, row.get("cp_size"), row.get("seqlen"))
-        meshes.setdefault(place, set()).update({row["mesh"]} - {None})
+        # Degrees follow ranks and documents, so they tell apart only cases that differ in nothing else. Those of a
+        # case that did not run are not known: {}.
+        place = (base, *(row.get(name) for name in ("cp_size", "seqlen", "mask", "mask_params", "pass")))
+        meshes.setdefault(place, set()).update({row["mesh"]} - {None, "{}"})
         same = (base, row.get("case_id"), row.get("device"))
         runs.setdefault(same, set()).update({row["run"]} if row.get("run") else ())
     crowded = {base for (base, *_), held in meshes.items() if len(held) > 1}

@@ -50,13 +50,13 @@ def fastest(folder: str) -> str:
 def throughput(folder: str, mask: str, pass_: str) -> str:
     """TFLOP/s of every implementation over seqlen; else its status, and nothing where it was not run."""
     _, rows = _opened(folder)
-    table: dict[str, dict[int, str]] = {}
+    found: dict[str, dict[int, str]] = {}
     for label, row in rows:
         if (row["mask"], row["pass"]) == (mask, pass_) and row["status"] != "skipped":
-            table.setdefault(label, {})[row["seqlen"]] = (
+            found.setdefault(label, {})[row["seqlen"]] = (
                 figure(row["tflops"]) if row["status"] == "ok" else row["status"]
             )
-    return _over_seqlen("TFLOP/s", {label: table[label] for label in ordered(table)})
+    return _over_seqlen("TFLOP/s", {label: found[label] for label in ordered(found)})
 
 
 def published_misses(folder: str) -> str:
@@ -80,7 +80,7 @@ def published_misses(folder: str) -> str:
     if not misses:
         return f"{told} are more than 5 percent below the page's.\n"
     head = ("implementation", "mask", "pass", "seqlen", "measured", "published", "difference")
-    return f"{told} are more than 5 percent below the page's:\n\n{_table(head, misses)}"
+    return f"{told} are more than 5 percent below the page's:\n\n{table(head, misses)}"
 
 
 def stability(folder: str) -> str:
@@ -100,7 +100,7 @@ def stability(folder: str) -> str:
         (label, _mask(row), row["pass"], format_count(row["seqlen"]), f"{spread:.1%}")
         for spread, label, row in sorted(over, key=lambda one: -one[0])
     ]
-    return f"{told}:\n\n{_table(('implementation', 'mask', 'pass', 'seqlen', '(p80 - p20) / median'), lines)}"
+    return f"{told}:\n\n{table(('implementation', 'mask', 'pass', 'seqlen', '(p80 - p20) / median'), lines)}"
 
 
 def costs(folder: str) -> str:
@@ -125,7 +125,7 @@ def costs(folder: str) -> str:
     lines = [(name, f"{value:.1f}") for name, value in seconds.items()]
     if timed_s:
         lines.append(("that over the timed iterations", f"{rest_s / timed_s:.2f}"))
-    return _table(("what", "seconds"), lines)
+    return table(("what", "seconds"), lines)
 
 
 def outcomes(folder: str) -> str:
@@ -144,7 +144,7 @@ def outcomes(folder: str) -> str:
             f"{status}: {why[label, status].most_common(1)[0][0]}" for status in counts[label] if (label, status) in why
         )
         lines.append((label, ", ".join(f"{count} {status}" for status, count in counts[label].most_common()), told))
-    return _table(("implementation", "cases", "why"), lines)
+    return table(("implementation", "cases", "why"), lines)
 
 
 def _ok(rows: Iterable[tuple[str, Row]]) -> list[tuple[str, Row]]:
@@ -165,15 +165,15 @@ def _rank(rows: Sequence[tuple[str, Row]], mask: str, pass_: str) -> tuple[int, 
     return masks.index(mask), PASSES.index(pass_)
 
 
-def _over_seqlen(head: str, table: dict[str, dict[int, str]]) -> str:
-    if not table:
+def _over_seqlen(head: str, found: dict[str, dict[int, str]]) -> str:
+    if not found:
         return "Not measured.\n"
-    lengths = sorted({seqlen for held in table.values() for seqlen in held})
-    lines = [(name, *(held.get(seqlen, "") for seqlen in lengths)) for name, held in table.items()]
-    return _table((head, *map(format_count, lengths)), lines)
+    lengths = sorted({seqlen for held in found.values() for seqlen in held})
+    lines = [(name, *(held.get(seqlen, "") for seqlen in lengths)) for name, held in found.items()]
+    return table((head, *map(format_count, lengths)), lines)
 
 
-def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+def table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     """A Markdown table; what would break a row is escaped."""
 
     def line(fields: Sequence[str]) -> str:

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from attnspec.record import schema
-from attnspec.report import results
+from attnspec.report import results, strategy_results
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("data/**/*.md")])
 GENERATED = re.compile(
-    r"<!-- generated: attnspec\.(record\.schema|report\.results)\.(\w+)\((.*?)\) -->\n(.*?)<!-- end -->", re.DOTALL
+    r"<!-- generated: attnspec\.(record\.schema|report\.results|report\.strategy_results)\.(\w+)\((.*?)\) -->\n(.*?)<!-- end -->",
+    re.DOTALL,
 )
 MADE = [page for page in PAGES if GENERATED.search(page.read_text())]
 
@@ -34,12 +35,13 @@ def regenerated(text: str) -> str:
 
 
 def made(module: str, function: str, arguments: str) -> str:
-    """What a mark asks for: the columns of a row class, or a table of `attnspec.report.results` on a shipped folder."""
+    """What a mark asks for: the columns of a row class, or a table of a results module on a shipped folder."""
     if module == "record.schema":
         assert function == "markdown"
         return schema.markdown(getattr(schema, arguments))
     folder, *others = (argument.strip() for argument in arguments.split(","))
-    return getattr(results, function)(str(ROOT / folder), *others)
+    made_by = strategy_results if module == "report.strategy_results" else results
+    return getattr(made_by, function)(str(ROOT / folder), *others)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
