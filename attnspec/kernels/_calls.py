@@ -59,6 +59,23 @@ class Arguments(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class NamedArguments:
+    """Arguments of a library with named parameters; `packed` when they hold cu_seqlens."""
+
+    packed: bool
+    named: dict[str, Any]
+
+    @property
+    def lse_layout(self) -> LseLayout:
+        """Of this call."""
+        return LseLayout.HEADS_PACKED if self.packed else LseLayout.BATCH_HEADS
+
+    def shaped(self, *tensors: Tensor) -> list[Tensor]:
+        """Packed (B T, N, D) where there are cu_seqlens, else as they are."""
+        return [tensor.flatten(0, 1) for tensor in tensors] if self.packed else list(tensors)
+
+
 class Library(Protocol):
     """What a library does for one call.
 

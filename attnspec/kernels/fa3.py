@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from attnspec.errors import UnsupportedError
-from attnspec.kernels._calls import Grads, LseLayout, VarlenKernel
+from attnspec.kernels._calls import Grads, NamedArguments, VarlenKernel
 from attnspec.lower.varlen import varlen_plan
 from attnspec.support import Device, Problem, Provider, Support
 from attnspec.support.varlen import VarlenCall, VarlenPlan
@@ -70,23 +70,6 @@ def bind(lowered: VarlenPlan, problem: Problem, params: Params, provider: str, d
     return VarlenKernel(_Operators(provider, problem, device), lowered, problem)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Arguments:
-    """Arguments of both operators; `packed` when they hold cu_seqlens."""
-
-    packed: bool
-    named: dict[str, Any]
-
-    @property
-    def lse_layout(self) -> LseLayout:
-        """Of this call."""
-        return LseLayout.HEADS_PACKED if self.packed else LseLayout.BATCH_HEADS
-
-    def shaped(self, *tensors: Tensor) -> list[Tensor]:
-        """Packed (B T, N, D) where there are cu_seqlens, else as they are."""
-        return [tensor.flatten(0, 1) for tensor in tensors] if self.packed else list(tensors)
-
-
 class _Operators:
     """torch.ops.flash_attn_3."""
 
@@ -102,7 +85,7 @@ class _Operators:
         self._device = device.type
         self._scale = 1 / math.sqrt(problem.shape.head_dim)
 
-    def prepare(self, call: VarlenCall, num_rows: int, num_keys: int) -> _Arguments:
+    def prepare(self, call: VarlenCall, num_rows: int, num_keys: int) -> NamedArguments:
         """cu_seqlens on the device, flag and window."""
         import torch
 
@@ -113,21 +96,21 @@ class _Operators:
             "window_size_right": -1 if call.right is None else call.right,
         }
         if call.is_rectangle(num_rows, num_keys):
-            return _Arguments(packed=False, named=named)
+            return NamedArguments(packed=False, named=named)
         packed = call.packed(num_rows, num_keys, self._batch)
         named["cu_seqlens_q"] = torch.from_numpy(packed.cu_seqlens_q).to(self._device)
         named["cu_seqlens_k"] = torch.from_numpy(packed.cu_seqlens_k).to(self._device)
         named["max_seqlen_q"] = packed.max_seqlen_q
         named["max_seqlen_k"] = packed.max_seqlen_k
-        return _Arguments(packed=True, named=named)
+        return NamedArguments(packed=True, named=named)
 
-    def forward(self, arguments: _Arguments, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, arguments: NamedArguments, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """One forward."""
         out, lse, *_ = self._fwd(*arguments.shaped(q, k, v), num_splits=1, **arguments.named)
         return out.view(q.shape), lse
 
     def backward(
-        self, arguments: _Arguments, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, native_lse: Tensor
+        self, arguments: NamedArguments, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, native_lse: Tensor
     ) -> Grads:
         """One backward."""
         import torch

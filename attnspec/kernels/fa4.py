@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from attnspec.errors import UnsupportedError
-from attnspec.kernels._calls import Grads, LseLayout, VarlenKernel
+from attnspec.kernels._calls import Grads, NamedArguments, VarlenKernel
 from attnspec.lower.block_mask import BlockLists, BlockMask, block_mask
 from attnspec.lower.intervals import IntervalMask, interval_mask
 from attnspec.lower.varlen import varlen_plan
@@ -121,23 +121,6 @@ class Fa4Varlen(VarlenKernel):
     backend = "varlen"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Arguments:
-    """Arguments of forward and backward; `packed` when they hold cu_seqlens."""
-
-    packed: bool
-    named: dict[str, Any]
-
-    @property
-    def lse_layout(self) -> LseLayout:
-        """Of this call."""
-        return LseLayout.HEADS_PACKED if self.packed else LseLayout.BATCH_HEADS
-
-    def shaped(self, *tensors: Tensor) -> list[Tensor]:
-        """Packed (B T, N, D) where there are cu_seqlens, else as they are."""
-        return [tensor.flatten(0, 1) for tensor in tensors] if self.packed else list(tensors)
-
-
 class _Varlen:
     """flash_attn.cute.interface with cu_seqlens."""
 
@@ -151,7 +134,7 @@ class _Varlen:
         self._device = device.type
         self._scale = 1 / math.sqrt(problem.shape.head_dim)
 
-    def prepare(self, call: VarlenCall, num_rows: int, num_keys: int) -> _Arguments:
+    def prepare(self, call: VarlenCall, num_rows: int, num_keys: int) -> NamedArguments:
         """cu_seqlens on the device, flag and window."""
         import torch
 
@@ -159,21 +142,21 @@ class _Varlen:
         if call.kind == "window":
             named["window_size_left"], named["window_size_right"] = call.left, call.right
         if call.is_rectangle(num_rows, num_keys):
-            return _Arguments(packed=False, named=named)
+            return NamedArguments(packed=False, named=named)
         packed = call.packed(num_rows, num_keys, self._batch)
         named["cu_seqlens_q"] = torch.from_numpy(packed.cu_seqlens_q).to(self._device)
         named["cu_seqlens_k"] = torch.from_numpy(packed.cu_seqlens_k).to(self._device)
         named["max_seqlen_q"] = packed.max_seqlen_q
         named["max_seqlen_k"] = packed.max_seqlen_k
-        return _Arguments(packed=True, named=named)
+        return NamedArguments(packed=True, named=named)
 
-    def forward(self, arguments: _Arguments, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, arguments: NamedArguments, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """One forward."""
         out, lse, *_ = self._interface._flash_attn_fwd(*arguments.shaped(q, k, v), return_lse=True, **arguments.named)
         return out.view(q.shape), lse
 
     def backward(
-        self, arguments: _Arguments, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, native_lse: Tensor
+        self, arguments: NamedArguments, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, native_lse: Tensor
     ) -> Grads:
         """One backward."""
         dout_, q_, k_, v_, out_ = arguments.shaped(dout, q, k, v, out)
