@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
 import re
@@ -13,11 +14,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 from attnspec.cli.main import cli, exit_code
 from attnspec.errors import InputError
 from attnspec.report.comparison import Verdict, compare_runs
-from attnspec.report.comparison_text import as_json, headline, markdown
+from attnspec.report.comparison_text import as_json, headline, markdown, terminal
 
 RECORDED = Path(__file__).parents[2] / "data" / "measured" / "h200_quickstart"
 
@@ -323,3 +325,17 @@ def test_swapped_runs_give_reciprocal_ratios_and_opposite_verdicts(new: Path) ->
         assert other.verdict is opposite.get(pair.verdict, pair.verdict)
         assert 1 / other.ratio.ratio == pytest.approx(pair.ratio.ratio, rel=1e-12)
         assert 1 / other.ratio.high == pytest.approx(pair.ratio.low, rel=1e-9)
+
+
+def test_markdown_and_terminal_show_a_librarys_message_as_it_stands(new: Path) -> None:
+    reason = "\x1b[31m@team #12 &lt;b&gt; ~~s~~ $x$ **b**\x1b[0m"
+    change(new, case_ids()[0], status="crashed", reason_code="exit", reason=reason)
+    found = compare_runs(RECORDED, new)
+    shown = "@&#8203;team #&#8203;12 &amp;lt;b&amp;gt; \\~\\~s\\~\\~ \\$x\\$ \\*\\*b\\*\\*"
+    assert f": crashed: {shown}\n" in markdown(found)
+    console = Console(width=160, record=True, file=io.StringIO())
+    for part in terminal(found):
+        console.print(part)
+    text = console.export_text()
+    assert "\x1b" not in text
+    assert not [line for line in text.splitlines() if line.startswith("  ") and line != line.rstrip()]
