@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from zipfile import is_zipfile
 
 import click
 
@@ -33,5 +34,9 @@ def command(run: Path, out: Path | None) -> None:
     target = out or run.absolute().parent / f"{run.absolute().name}.zip"
     if not target.parent.is_dir():
         raise InputError(f"--out: {target.parent}: no such folder")
+    if target.resolve().is_relative_to(run.resolve()):
+        raise InputError(f"--out: {target} lies in the run folder; give a place outside it")
+    if target.exists() and not (is_zipfile(target) or target.stat().st_size == 0):
+        raise InputError(f"--out: {target} is there and is no export; give another name, or remove it")
     write_archive(opened.folder, opened.cells, opened.timings, target)
     click.echo(f"wrote {target}")

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from attnspec.cli._console import show
 from attnspec.cli._paths import PATH
 from attnspec.launch.run_lock import holder, is_held
 from attnspec.launch.slurm_submissions import Standing, standings
@@ -23,7 +24,10 @@ from attnspec.report.run import OpenedRun, open_run
 def command(run: Path, as_json: bool) -> None:
     """Show cases by status, jobs, the process that works in RUN, and its last activity."""
     content = _status(open_run(run), run)
-    click.echo(json.dumps(content) if as_json else "\n".join(_lines(content)))
+    if as_json:
+        click.echo(json.dumps(content))
+    else:
+        show(_lines(content))
 
 
 def _status(run: OpenedRun, given: Path) -> dict[str, Any]:

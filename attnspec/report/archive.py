@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import io
+import lzma
 import re
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +29,8 @@ _NAME = re.compile(
     r"spec\.yaml|plan\.json|provenance\.json|cells\.parquet|timings\.parquet|SHA256SUMS"
     r"|artifacts/(?:(?:packs|slices)-[0-9a-z]+\.arrow|SHA256SUMS)"
 )
+_TABLES = ("cells.parquet", "timings.parquet")
+"""What no export lacks."""
 MOST_BYTES = 64 * 1024**3
 """No export is this large; what says so is no export."""
 
@@ -85,19 +89,30 @@ def unpack(archive: Path, into: Path) -> None:
                 raise _no_export(archive, f"it holds {strange[0]!r}" if strange else f"it has no {SUMS}")
             if sum(entry.file_size for entry in entries.values()) > MOST_BYTES:
                 raise _no_export(archive, f"it says that it holds more than {MOST_BYTES} bytes")
-            sums = _read_sums(archive, opened.read(SUMS))
+            sums = _read_sums(archive, _content(archive, opened, SUMS))
             if set(sums) != set(entries) - {SUMS}:
                 odd = sorted(set(sums) ^ (set(entries) - {SUMS}))
                 raise _no_export(archive, f"{SUMS} and the files do not agree about {odd[0]}")
+            lacking = [name for name in _TABLES if name not in sums]
+            if lacking:
+                raise _no_export(archive, f"it has no {lacking[0]}")
             for name, checksum in sums.items():
-                content = opened.read(name)
+                content = _content(archive, opened, name)
                 if hashlib.sha256(content).hexdigest() != checksum:
                     raise InputError(f"{archive}: {name} is damaged: its SHA-256 is not the one in {SUMS}")
                 path = into / name
                 path.parent.mkdir(exist_ok=True)
                 path.write_bytes(content)
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, UnicodeError) as error:
         raise _no_export(archive, str(error)) from None
+
+
+def _content(archive: Path, opened: zipfile.ZipFile, name: str) -> bytes:
+    """Of one entry. Whoever compressed the export anew gets the errors of that compression's library."""
+    try:
+        return opened.read(name)
+    except (zlib.error, lzma.LZMAError, OSError, ValueError) as error:
+        raise InputError(f"{archive}: {name} is damaged: {error}") from None
 
 
 def _read_sums(archive: Path, content: bytes) -> dict[str, str]:

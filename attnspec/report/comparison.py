@@ -9,6 +9,7 @@ import filecmp
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +119,7 @@ def compare_runs(base_dir: str | Path, new_dir: str | Path, *, threshold: float 
         raise InputError(f"{base_dir} and {new_dir} have no case in common: {_what_differs(held, other)}")
     for case_id in common:
         _check_same_ask(held[case_id], other[case_id])
-    _check_same_artifacts(base.folder.path, new.folder.path)
+    _check_same_artifacts(base, new)
     both = [case_id for case_id in common if held[case_id]["status"] == other[case_id]["status"] == Status.OK]
     pairs = _pairs(base, new, both, held, threshold)
     broken, mended, not_run = _changes(common, held, other)
@@ -152,7 +153,13 @@ def verdict_of(ratio: Ratio, threshold: float) -> Verdict:
 
 
 def _measured(run: OpenedRun) -> dict[str, Row]:
-    return {row["case_id"]: row for row in run.cells.to_pylist() if row["source"] == "measured"}
+    rows: dict[str, Row] = {}
+    for row in run.cells.to_pylist():
+        if row["source"] == "measured":
+            if row["case_id"] in rows:
+                raise InputError(f"{run.place}: case {row['case_id']} stands in cells.parquet more than once")
+            rows[row["case_id"]] = row
+    return rows
 
 
 def _what_differs(base: Mapping[str, Row], new: Mapping[str, Row]) -> str:
@@ -180,15 +187,15 @@ def _check_same_ask(base: Row, new: Row) -> None:
             )
 
 
-def _check_same_artifacts(base: Path, new: Path) -> None:
+def _check_same_artifacts(base: OpenedRun, new: OpenedRun) -> None:
     """Packs and slices of one id are one content; a file that differs was made by something else."""
     for pattern in ("packs-*.arrow", "slices-*.arrow"):
-        for file in sorted((base / "artifacts").glob(pattern)):
-            other = new / "artifacts" / file.name
+        for file in sorted((base.path / "artifacts").glob(pattern)):
+            other = new.path / "artifacts" / file.name
             if other.is_file() and not filecmp.cmp(file, other, shallow=False) and _table(file) != _table(other):
                 what = "packs" if file.name.startswith("packs") else "slices of a mask"
                 raise InputError(
-                    f"{file} and {other} differ: the runs measured other {what}; "
+                    f"artifacts/{file.name} of {base.place} and of {new.place} differ: the runs measured other {what}; "
                     "only runs of the same shapes, masks and packs can be compared"
                 )
 
@@ -207,16 +214,14 @@ def _pairs(
     ranks = {case_id: rows[case_id]["cp_size"] for case_id in both}
     old, now = dict(_samples(base, ranks)), dict(_samples(new, ranks))
     packs = {
-        case_id: tuple(_packs(run, case_id, side[case_id], ranks[case_id]) for run, side in ((base, old), (new, now)))
+        case_id: tuple(_packs(run, rows[case_id], side[case_id]) for run, side in ((base, old), (new, now)))
         for case_id in both
     }
     # The very same samples are one measurement; nothing about their ratio is left to chance.
     found = {case_id: Ratio(1.0, 1.0, 1.0) for case_id in both if old[case_id].equals(now[case_id])}
     others = [case_id for case_id in both if case_id not in found]
-    times = [
-        tuple(case_time(side, name=f"{one}:{role}") for side, role in zip(packs[one], ("base", "new"), strict=True))
-        for one in others
-    ]
+    # One name for both sides: the runs the other way round give the reciprocal intervals.
+    times = [tuple(case_time(side, name=one) for side in packs[one]) for one in others]
     found |= zip(others, ratios([(before, after) for before, after in times]), strict=True)
     return [
         Pair(
@@ -237,34 +242,42 @@ def _samples(run: OpenedRun, ranks: Mapping[str, int]) -> Iterator[tuple[str, pa
     timings = run.timings.sort_by([(name, "ascending") for name in ("case_id", *names)])
     timings = timings.select(["case_id", *names, "started_ns", "elapsed_ns"]).combine_chunks()
     cases = timings["case_id"].to_numpy(zero_copy_only=False)
-    starts = (
-        np.flatnonzero(np.concatenate([[True], cases[1:] != cases[:-1]])) if len(cases) else np.array([], dtype=int)
-    )
-    spans = {
-        cases[start]: (int(start), int(end - start))
-        for start, end in zip(starts, [*starts[1:], len(cases)], strict=True)
-    }
+    edges = [*np.flatnonzero(np.concatenate([[True], cases[1:] != cases[:-1]])[: len(cases)]), len(cases)]
+    spans = {cases[start]: (int(start), int(end - start)) for start, end in pairwise(edges)}
     for case_id in ranks:
         if case_id not in spans:
-            raise InputError(f"{run.path}: case {case_id} is ok and has no samples in timings.parquet")
+            raise InputError(f"{run.place}: case {case_id} is ok and has no samples in timings.parquet")
         yield case_id, timings.slice(*spans[case_id])
 
 
-def _packs(run: OpenedRun, case_id: str, samples: pa.Table, num_ranks: int) -> Packs:
+def _packs(run: OpenedRun, row: Row, samples: pa.Table) -> Packs:
     """Per pack, per round: samples in ns."""
-    try:
-        whole = samples["rank"].unique().to_pylist() == list(range(num_ranks))
-        packs = [list(rounds) for rounds in packs_of(samples, "elapsed_ns", num_ranks)] if whole else []
-    except ValueError:  # some rank has fewer iterations than others
-        packs = []
-    if not packs:
+    case_id, num_ranks, num_packs = row["case_id"], row["cp_size"], row["num_packs"]
+    if not _whole(samples, num_ranks, num_packs):
         ranks = "1 rank" if num_ranks == 1 else f"{num_ranks} ranks"
+        where = "1 pack" if num_packs == 1 else f"each of {num_packs} packs"
         raise InputError(
-            f"{run.path}: the samples of case {case_id} in timings.parquet are not whole rounds of {ranks}"
+            f"{run.place}: the samples of case {case_id} in timings.parquet are not whole rounds of {ranks} in {where}"
         )
+    packs = [list(rounds) for rounds in packs_of(samples, "elapsed_ns", num_ranks)]
     if any(int(one.min()) <= 0 for rounds in packs for one in rounds):
-        raise InputError(f"{run.path}: case {case_id} has samples in timings.parquet that took no time")
+        raise InputError(f"{run.place}: case {case_id} has samples in timings.parquet that took no time")
     return packs
+
+
+def _whole(samples: pa.Table, num_ranks: int, num_packs: int) -> bool:
+    """Whether all packs are there, and of every iteration each rank's sample, once."""
+    pack, number, rank, iteration = (samples[name].to_numpy() for name in ("pack", "round", "rank", "iteration"))
+    if not np.array_equal(np.unique(pack), np.arange(num_packs)):
+        return False
+    order = np.lexsort((rank, iteration, number, pack))
+    count, left = divmod(len(order), num_ranks)
+    if left or not np.array_equal(rank[order], np.tile(np.arange(num_ranks), count)):
+        return False
+    told = np.stack([pack, number, iteration])[:, order]
+    iterations = told[:, ::num_ranks]
+    repeated = np.all(iterations[:, 1:] == iterations[:, :-1], axis=0).any()
+    return bool(np.array_equal(told, np.repeat(iterations, num_ranks, axis=1)) and not repeated)
 
 
 def _milliseconds(packs: Packs) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -23,6 +24,8 @@ _HEADINGS = {
 _ORDER = (Verdict.SLOWER, Verdict.FASTER, Verdict.AMBIGUOUS, Verdict.SAME)
 _WIDE = 72
 """Columns that the table needs."""
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0e-\x1f\x7f]")
+"""Colours and other control codes of whatever wrote a message."""
 _MOST_LINES = 40
 """Of ambiguous cases, environment differences: what is more stands in --json."""
 
@@ -100,10 +103,10 @@ def terminal(comparison: Comparison, *, width: int = 160) -> Iterator[Renderable
     ):
         if changes:
             yield Text(f"\n{heading}", style="bold")
-            yield from (Padding(Text(_change_line(one), style=style), (0, 0, 0, 2)) for one in changes)
+            yield from (_indented(_change_line(one), style=style) for one in changes)
     if comparison.environment:
         yield Text("\nenvironment, BASE -> NEW", style="bold")
-        yield from (Padding(Text(line), (0, 0, 0, 2)) for line in _cut(comparison.environment))
+        yield from (_indented(line) for line in _cut(comparison.environment))
     yield Text("")
     yield from (Text(f"note: {line}", style="yellow") for line in rest(comparison))
     yield Text(headline(comparison), style="bold red" if comparison.regressions else "bold")
@@ -125,7 +128,8 @@ def markdown(comparison: Comparison) -> str:
         lines += _folded(f"{len(doubtful)} ambiguous", _markdown_table(doubtful[:_MOST_LINES]))
     if comparison.environment:
         differing = [f"- {_plain(line)}" for line in _cut(comparison.environment)]
-        lines += _folded(f"{len(comparison.environment)} differences of environment, BASE -> NEW", differing)
+        count = len(comparison.environment)
+        lines += _folded(f"{count} difference{'s' if count > 1 else ''} of environment, BASE -> NEW", differing)
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -148,8 +152,12 @@ def _table(pairs: Sequence[Pair]) -> Table:
 def _pair_lines(pairs: Iterable[Pair]) -> Iterator[RenderableType]:
     """For terminals too narrow for the table."""
     for pair in pairs:
-        yield Padding(Text(pair.title), (0, 0, 0, 2))
-        yield Padding(Text(_signed(pair), style="bold"), (0, 0, 0, 4))
+        yield _indented(pair.title)
+        yield _indented(_signed(pair), by=4, style="bold")
+
+
+def _indented(text: str, *, by: int = 2, style: str = "") -> Padding:
+    return Padding(Text(_CONTROL.sub("", text), style=style), (0, 0, 0, by), expand=False)
 
 
 def _signed(pair: Pair) -> str:
@@ -190,10 +198,10 @@ def _change_line(change: Change) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text that Markdown shows as it stands."""
-    for mark in ("\\", "|", "*", "_", "`", "<", ">", "[", "]"):
-        text = text.replace(mark, f"\\{mark}")
-    return " ".join(text.split())
+    """Text that Markdown shows as it stands, without a mention of a person or a link to an issue."""
+    text = _CONTROL.sub("", text.replace("&", "&amp;"))
+    text = re.sub(r"[\\|*_`<>\[\]~$]", r"\\\g<0>", text)
+    return " ".join(re.sub(r"[@#](?=\w)", r"\g<0>&#8203;", text).split())
 
 
 def _cut(lines: Sequence[str]) -> list[str]:

@@ -108,7 +108,21 @@ def _read(path: Path, row: type) -> pa.Table:
         raise InputError(f"{path}: has no column {', '.join(missing)}; allowed: a table that `attnspec run` wrote")
     for name in absent:
         table = table.append_column(schema.field(name), pa.nulls(table.num_rows, schema.field(name).type))
-    return table.select(schema.names)
+    return _typed(path, table.select(schema.names), schema)
+
+
+def _typed(path: Path, table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """In the schema's types, whatever wrote the file: other tools hold whole numbers as floats, text as categories."""
+    for field in schema:
+        try:
+            column = table[field.name].cast(field.type)
+        except pa.ArrowException as error:
+            raise InputError(f"{path}: column {field.name} is no {field.type}: {error}") from None
+        if column.null_count and not field.nullable:
+            raise InputError(f"{path}: column {field.name} has {column.null_count} nulls; allowed: none")
+        if not column.type.equals(table.schema.field(field.name).type):
+            table = table.set_column(table.schema.get_field_index(field.name), field, column)
+    return table
 
 
 def open_run(path: str | Path) -> OpenedRun:
@@ -130,7 +144,7 @@ def _open_export(file: Path) -> OpenedRun:
     """Unpacked into a folder that goes when the run does. It has the export's name, as reports name runs by folders."""
     unpacked = Path(mkdtemp(prefix="attnspec-"))
     try:
-        folder = unpacked / (file.stem or "run")
+        folder = unpacked / (file.stem.strip(".") or "run")
         folder.mkdir()
         unpack(file, folder)
         opened = OpenedRun(open_run(folder).folder, export=file)

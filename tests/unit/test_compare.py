@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
 import re
@@ -13,11 +14,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 from attnspec.cli.main import cli, exit_code
 from attnspec.errors import InputError
 from attnspec.report.comparison import Verdict, compare_runs
-from attnspec.report.comparison_text import as_json, headline, markdown
+from attnspec.report.comparison_text import as_json, headline, markdown, terminal
 
 RECORDED = Path(__file__).parents[2] / "data" / "measured" / "h200_quickstart"
 
@@ -117,7 +119,7 @@ def test_other_packs_are_refused(new: Path, tmp_path: Path) -> None:
         table = pa.table({"pack": [0], "doc": [0], "length": [length]})
         with pa.ipc.new_file(run / "artifacts" / "packs-ab.arrow", table.schema) as writer:
             writer.write_table(table)
-    with pytest.raises(InputError, match="packs-ab.arrow differ: the runs measured other packs"):
+    with pytest.raises(InputError, match="artifacts/packs-ab.arrow of .*base and of .*new differ: .* other packs"):
         compare_runs(base, new)
     shutil.copy(base / "artifacts" / "packs-ab.arrow", new / "artifacts")
     assert compare_runs(base, new).exit_code == 0
@@ -221,3 +223,119 @@ def test_the_slowest_rank_counts(new: Path, tmp_path: Path) -> None:
     change(base, case_id, cp_size=4)
     with pytest.raises(InputError, match="are not whole rounds of 4 ranks"):
         compare_runs(base, new)
+
+
+def set_samples(run: Path, **columns: list | pa.Array) -> None:
+    """Put other columns into timings.parquet, of whatever type."""
+    timings = pq.read_table(run / "timings.parquet")
+    for name, values in columns.items():
+        timings = timings.set_column(timings.column_names.index(name), name, pa.array(values))
+    pq.write_table(timings, run / "timings.parquet")
+
+
+def keep_samples(run: Path, kept: pa.Array) -> None:
+    """Drop rows of timings.parquet."""
+    pq.write_table(pq.read_table(run / "timings.parquet").filter(kept), run / "timings.parquet")
+
+
+def test_a_case_that_lost_a_pack_is_refused_and_not_called_faster(tmp_path: Path) -> None:
+    base = RECORDED.parent / "h200_check"
+    new = Path(shutil.copytree(base, tmp_path / "new"))
+    timings = pq.read_table(new / "timings.parquet")
+    keep_samples(new, pc.not_equal(timings["pack"], 3))
+    for pair in ((base, new), (new, base)):
+        with pytest.raises(
+            InputError, match=r"new: the samples of case \w+ .* whole rounds of 1 rank in each of 4 packs"
+        ):
+            compare_runs(*pair)
+
+
+@pytest.mark.parametrize("fault", ["lost", "repeated", "shifted"])
+def test_samples_that_are_not_each_ranks_once_are_refused(tmp_path: Path, fault: str) -> None:
+    base = RECORDED.parent / "h200_distributed"
+    new = Path(shutil.copytree(base, tmp_path / "new"))
+    timings = pq.read_table(new / "timings.parquet")
+    ranks = timings["rank"].to_pylist()
+    row = ranks.index(1)
+    if fault == "lost":
+        timings = pa.concat_tables([timings.slice(0, row), timings.slice(row + 1)])
+    elif fault == "repeated":
+        timings = pa.concat_tables([timings, timings])
+    else:
+        shifted = pc.add(timings["iteration"], timings["rank"])
+        place = timings.column_names.index("iteration")
+        timings = timings.set_column(place, timings.schema.field(place), shifted)
+    pq.write_table(timings, new / "timings.parquet")
+    with pytest.raises(InputError, match=r"are not whole rounds of \d ranks in"):
+        compare_runs(base, new)
+
+
+def test_a_table_without_samples_is_refused(new: Path) -> None:
+    pq.write_table(pq.read_table(new / "timings.parquet").slice(0, 0), new / "timings.parquet")
+    with pytest.raises(InputError, match="is ok and has no samples in timings.parquet"):
+        compare_runs(RECORDED, new)
+
+
+def test_a_case_that_stands_twice_is_refused(new: Path) -> None:
+    cells = pq.read_table(new / "cells.parquet")
+    pq.write_table(pa.concat_tables([cells, cells]), new / "cells.parquet")
+    with pytest.raises(InputError, match=r"case \w+ stands in cells.parquet more than once"):
+        compare_runs(RECORDED, new)
+
+
+def test_tables_in_the_types_of_other_tools_are_read(new: Path) -> None:
+    """As pandas writes them: floats for whole numbers, categories for text."""
+    timings = pq.read_table(new / "timings.parquet")
+    set_samples(
+        new,
+        elapsed_ns=timings["elapsed_ns"].cast(pa.float64()).combine_chunks(),
+        pack=timings["pack"].cast(pa.int64()).combine_chunks(),
+        case_id=timings["case_id"].combine_chunks().dictionary_encode(),
+    )
+    found = compare_runs(RECORDED, new)
+    assert {tuple(pair.ratio) for pair in found.pairs} == {(1.0, 1.0, 1.0)}
+
+
+@pytest.mark.parametrize(
+    ("first", "message"),
+    [
+        (float("nan"), r"column elapsed_ns is no int64: .*nan"),
+        ("soon", r"column elapsed_ns is no int64: "),
+        (None, r"column elapsed_ns has 1 nulls; allowed: none"),
+        (0, r"has samples in timings.parquet that took no time"),
+        (-7, r"has samples in timings.parquet that took no time"),
+    ],
+)
+def test_damaged_times_are_refused(new: Path, first: float | str | None, message: str) -> None:
+    times = pq.read_table(new / "timings.parquet")["elapsed_ns"].to_pylist()
+    rest = [str(one) if isinstance(first, str) else one for one in times[1:]]
+    set_samples(new, elapsed_ns=[first, *(map(float, rest) if isinstance(first, float) else rest)])
+    with pytest.raises(InputError, match=message):
+        compare_runs(RECORDED, new)
+
+
+def test_swapped_runs_give_reciprocal_ratios_and_opposite_verdicts(new: Path) -> None:
+    ids = case_ids()
+    dice = random.Random(5)
+    scale(new, {one: dice.choice((0.9, 0.98, 1.001, 1.02, 1.1)) for one in ids})
+    opposite = {Verdict.SLOWER: Verdict.FASTER, Verdict.FASTER: Verdict.SLOWER}
+    back = {pair.case_id: pair for pair in compare_runs(new, RECORDED).pairs}
+    for pair in compare_runs(RECORDED, new).pairs:
+        other = back[pair.case_id]
+        assert other.verdict is opposite.get(pair.verdict, pair.verdict)
+        assert 1 / other.ratio.ratio == pytest.approx(pair.ratio.ratio, rel=1e-12)
+        assert 1 / other.ratio.high == pytest.approx(pair.ratio.low, rel=1e-9)
+
+
+def test_markdown_and_terminal_show_a_librarys_message_as_it_stands(new: Path) -> None:
+    reason = "\x1b[31m@team #12 &lt;b&gt; ~~s~~ $x$ **b**\x1b[0m"
+    change(new, case_ids()[0], status="crashed", reason_code="exit", reason=reason)
+    found = compare_runs(RECORDED, new)
+    shown = "@&#8203;team #&#8203;12 &amp;lt;b&amp;gt; \\~\\~s\\~\\~ \\$x\\$ \\*\\*b\\*\\*"
+    assert f": crashed: {shown}\n" in markdown(found)
+    console = Console(width=160, record=True, file=io.StringIO())
+    for part in terminal(found):
+        console.print(part)
+    text = console.export_text()
+    assert "\x1b" not in text
+    assert not [line for line in text.splitlines() if line.startswith("  ") and line != line.rstrip()]

@@ -144,3 +144,48 @@ def test_a_report_of_an_export_leads_to_the_export(run: Path, tmp_path: Path) ->
     facts = run_facts("told", opened.place, tmp_path / "page", opened.provenance)
     assert facts.links == (("told.zip", "../told.zip"),)
     assert open_run(run).place == run
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_an_export_that_was_compressed_anew_reads_and_its_damage_is_told(
+    run: Path, tmp_path: Path, compression: int
+) -> None:
+    source = zipfile.ZipFile(export(run, tmp_path / "a.zip"))
+    other = tmp_path / "b.zip"
+    with zipfile.ZipFile(other, "w", compression) as out:
+        for name in source.namelist():
+            out.writestr(name, source.read(name))
+    assert open_run(other).cells.equals(open_run(run).cells)
+    with zipfile.ZipFile(other) as held:
+        entry = held.getinfo("timings.parquet")
+    content = bytearray(other.read_bytes())
+    start = entry.header_offset + 200
+    content[start : start + 64] = bytes(255 - one for one in content[start : start + 64])
+    other.write_bytes(content)
+    with pytest.raises(InputError, match="timings.parquet"):
+        open_run(other)
+
+
+@pytest.mark.parametrize("name", ["...zip", "..zip", ".zip"])
+def test_an_export_may_have_any_name(run: Path, tmp_path: Path, name: str) -> None:
+    opened = open_run(export(run, tmp_path / "a.zip").rename(tmp_path / name))
+    assert opened.cells.num_rows == 96
+
+
+def test_an_export_without_tables_is_refused(run: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as out:
+        out.writestr("SHA256SUMS", "")
+    with pytest.raises(InputError, match=r"a\.zip: is no export of a run: it has no cells.parquet"):
+        open_run(tmp_path / "a.zip")
+
+
+def test_an_export_takes_the_place_of_no_other_file(run: Path, tmp_path: Path, capsys) -> None:
+    own = (run / "cells.parquet").read_bytes()
+    assert exit_code(["export", str(run), "--out", str(run / "cells.parquet")]) == 2
+    assert "lies in the run folder" in capsys.readouterr().err
+    assert (run / "cells.parquet").read_bytes() == own
+    (tmp_path / "spec.yaml").write_text("attnspec: 1")
+    assert exit_code(["export", str(run), "--out", str(tmp_path / "spec.yaml")]) == 2
+    assert "is there and is no export" in capsys.readouterr().err
+    for _ in range(2):
+        assert exit_code(["export", str(run), "--out", str(tmp_path / "a.zip")]) == 0

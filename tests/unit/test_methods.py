@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 
 from attnspec.cli.main import exit_code
 from attnspec.errors import InputError
@@ -78,3 +79,11 @@ def test_command_fills_lines(capfd) -> None:
     out = capfd.readouterr().out
     assert out.startswith("We measured 96 cases")
     assert max(map(len, out.splitlines())) <= 100
+
+
+@pytest.mark.parametrize(("width", "most"), [(80, 80), (200, 100)])
+def test_text_fits_the_terminal(width: int, most: int, monkeypatch, capsys) -> None:
+    console = Console(width=width, force_terminal=True)
+    monkeypatch.setattr("attnspec.cli._console.plain_or_terminal", lambda: console)
+    assert exit_code(["methods", str(MEASURED / "h200_quickstart")]) == 0
+    assert most - 20 < max(map(len, capsys.readouterr().out.splitlines())) <= most
