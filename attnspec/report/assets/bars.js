@@ -52,7 +52,8 @@ function barItem(held, label, index, total, top, place) {
       }
     } else {
       children.push({ type: "rect", shape: { x: x - width / 2, y: base - 16, width, height: 16 }, style: { fill: "transparent" } });
-      children.push({ type: "text", silent: true, style: { text: MARKS[value("status", row)] || "?", x, y: base - 3, align: "center", verticalAlign: "bottom", fill: textColourOf(label), font: `bold ${Math.max(8, Math.min(12, width * 1.2))}px system-ui, sans-serif` } });
+      const covered = payload.published[row] ? base - at(api.value(0), payload.published[row])[1] : 99; // a low published value would cover the letter
+      children.push({ type: "text", silent: true, style: { text: MARKS[value("status", row)] || "?", x, y: base - (covered < 22 ? covered + 9 : 3), align: "center", verticalAlign: "bottom", fill: textColourOf(label), font: `bold ${Math.max(8, Math.min(12, width * 1.2))}px system-ui, sans-serif` } });
     }
     const there = payload.published[row];
     if (there) {
