@@ -80,6 +80,7 @@ def _marks(rows: Sequence[Row]) -> list[Mark]:
         least = min(held, key=lambda row: row["cp_size"])
         if least["tflops_per_gpu"] and len({row["cp_size"] for row in held}) > 1:
             marks += [
-                Mark(label=label, x=row["cp_size"], y=row["tflops_per_gpu"] / least["tflops_per_gpu"]) for row in held
+                Mark(label=label, look=row["look"], x=row["cp_size"], y=row["tflops_per_gpu"] / least["tflops_per_gpu"])
+                for row in held
             ]
     return marks

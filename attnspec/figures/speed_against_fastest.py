@@ -64,7 +64,7 @@ def _drawing(workloads: Sequence[Sequence[Row]], labels: Sequence[str], number: 
                     shares[place] = row["tflops"] / best if best else 1.0
                 else:
                     marks[place] = STATUS_MARKS.get(row["status"], "?")
-        notes = [f"{shape_text(first)}. Throughput as a share of the row's fastest; 100 % in bold is the fastest."]
+        notes = [f"{shape_text(first)}. Throughput as a share of the row's fastest; 100% in bold is the fastest."]
         return heat_map(
             names,
             labels,

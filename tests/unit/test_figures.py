@@ -53,6 +53,27 @@ def test_every_figure_draws_and_says_what_it_shows(name, tmp_path):
         assert 6 <= figure.get_figwidth() <= 10 and 1.5 < figure.get_figheight() < 10
 
 
+def test_strategies_of_one_number_of_gpus_stand_side_by_side():
+    (drawing,) = balance_and_exposure.drawings(
+        cases(*(one for one in distributed() if one.cp_size == 8 and one.mask == "causal"))
+    )
+    axes = drawing.draw().axes[0]
+    places = [one.get_offsets()[0][0] for one in axes.collections]
+    assert len(places) == len(set(places)) > 3
+    assert axes.get_xlim()[0] < min(places) < 8 < max(places) < axes.get_xlim()[1]
+
+
+def test_the_axis_title_of_set_up_times_is_whole():
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    (drawing, *_) = setup_and_steady_time.drawings(
+        cases(*(cell(seqlen=2**place, compile_s=20.0) for place in range(10, 15)))
+    )
+    figure = drawing.draw()
+    FigureCanvasAgg(figure).draw()
+    assert figure.axes[0].yaxis.label.get_window_extent().x0 > 0
+
+
 @pytest.mark.parametrize("name", plugins.names("figures"))
 def test_no_figure_draws_nothing(name):
     assert plugins.load("figures", name).drawings(cases()) == []
