@@ -12,6 +12,7 @@ import json
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -56,7 +57,7 @@ def cases_of(
         held = table.to_pylist()
         devices = {row["device"] for row in held} - {None}
         only = devices.pop() if len(devices) == 1 else NO_DEVICE
-        rows += [row | {"run": plain(run), "device": plain(row["device"] or only)} for row in held]
+        rows += [_finite(row) | {"run": plain(run), "device": plain(row["device"] or only)} for row in held]
     ran = {row["case_id"] for row in rows if row["status"] != "skipped"}
     rows = [row for row in rows if row["status"] != "skipped" or row["case_id"] not in ran]
     named = [{**row, **_derived(row), "label": plain(label)} for label, row in labelled(rows)]
@@ -66,6 +67,11 @@ def cases_of(
         published=published,
         packs=packs,
     )
+
+
+def _finite(row: Row) -> dict[str, Any]:
+    """A row without the numbers that are none: what cannot be drawn is absent."""
+    return {key: None if isinstance(held, float) and not isfinite(held) else held for key, held in row.items()}
 
 
 def _looks(rows: Iterable[Row]) -> dict[str, Look]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _BARS_A_STRIP = 64
 _REASONS_SHOWN = 5
+_NUMBERLESS = {"ok": "the throughput is no finite number"}
 _NARROW = (0.03, 10_000)
 """Axes that end within need no more than five signs for a number."""
 
@@ -198,7 +199,7 @@ def _reasons(bars: Sequence[Bar]) -> list[str]:
     why: dict[tuple[str, str], set[str]] = {}
     for bar in marked:
         if bar.status != "skipped":
-            first = plain((bar.reason or bar.status).strip().partition("\n")[0])
+            first = plain((bar.reason or _NUMBERLESS.get(bar.status, bar.status)).strip().partition("\n")[0])
             why.setdefault(
                 (STATUS_MARKS.get(bar.status, "?"), shorten(first, max(30, 130 - len(bar.label)), placeholder=" ...")),
                 set(),

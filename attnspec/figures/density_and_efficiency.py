@@ -22,7 +22,9 @@ _PICTURE = ("level", "device", "pass", "batch", "num_heads_q", "num_heads_kv", "
 
 def drawings(cases: Cases) -> list[Drawing]:
     """One drawing per level, device, pass and shape that holds masks of different density."""
-    ok = [row for row in cases.measured if row["status"] == "ok" and row["density"]]
+    ok = [
+        row for row in cases.measured if row["status"] == "ok" and row["density"] and row["tflops_per_gpu"] is not None
+    ]
     groups = by_picture(ok, *_PICTURE).values()
     return [_drawing(rows) for rows in groups if len({round(row["density"], 3) for row in rows}) > 2]
 

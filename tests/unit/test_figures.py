@@ -50,7 +50,32 @@ def test_every_figure_draws_and_says_what_it_shows(name, tmp_path):
         assert one.caption.endswith(".") and one.title
         figure = one.draw()
         figure.savefig(tmp_path / "one.svg")
-        assert 6 <= figure.get_figwidth() <= 10 and 1.5 < figure.get_figheight() < 10
+        assert figure.get_figwidth() == 7.16 and 1.5 < figure.get_figheight() < 10
+
+
+@pytest.mark.parametrize("name", plugins.names("figures"))
+def test_numbers_that_are_none_are_not_drawn(name):
+    odd = [
+        cell("fa2", 1024 * 2**place, value, mask=mask, density=density)
+        for place, (value, (mask, _, density)) in enumerate(
+            zip((float("nan"), float("inf"), 0.0, 9.0), MASKS, strict=False)
+        )
+    ]
+    ranks = [
+        cell("fa3", 8192, value, strategy="usp", cp_size=count)
+        for value, count in ((float("nan"), 2), (9.0, 4), (9.0, 8))
+    ]
+    for one in plugins.load("figures", name).drawings(cases(*odd, *ranks, cell("fa3", tflops_ci_low=float("nan")))):
+        one.draw()
+
+
+@pytest.mark.parametrize("name", plugins.names("figures"))
+def test_names_of_any_length_leave_room_for_the_picture(name):
+    long = [
+        cell(f"kernel{'l' * 120}{place}", mask="m" * 90, device="d" * 90, density=0.1 * place) for place in range(1, 9)
+    ]
+    for one in plugins.load("figures", name).drawings(cases(*long)):
+        assert min(axes.get_position().width for axes in one.draw().axes) > 0.3
 
 
 def test_strategies_of_one_number_of_gpus_stand_side_by_side():

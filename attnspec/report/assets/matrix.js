@@ -35,7 +35,7 @@ function showMatrix(rows) {
   box.replaceChildren(...made);
 }
 // Implementations of one device, level and shape share a table, so that none is wide with columns that it does not fill.
-const blockOf = (row) => [value("device", row), value("level", row) === "distributed" ? "context parallelism" : "kernels", value("shape", row)].join(", ");
+const blockOf = (row) => [value("device", row), LEVEL_WORDS[value("level", row)], value("shape", row)].join(", ");
 function matrixOf(shown, labels, name) {
   const body = element("tbody");
   let before = null;
@@ -58,7 +58,7 @@ function matrixRow(rows, labels) {
     const row = rows.find((one) => value("label", one) === label);
     if (row === undefined) { line.append(element("td", {}, "")); continue; }
     const cell = element("td", { "data-row": row });
-    if (isOk(row)) {
+    if (isOk(row) && value("tflops", row) !== null) {
       const share = best > 0 ? value("tflops", row) / best : 1;
       cell.textContent = percent(share);
       cell.style.background = heat(share);
