@@ -24,7 +24,7 @@ function barOption(rows, peak) {
   if (peak && tallest > 0) axes.push({ type: "value", min: 0, max: (top / peak) * 100, name: "% of bf16 peak", nameGap: 10, ...merged({ nameTextStyle: { align: "right" }, splitLine: { show: false }, axisLabel: { color: style("--quiet"), formatter: (one) => String(Math.round(one)), showMaxLabel: false } }) });
   return {
     animation: false, grid: { left: 8, right: 8, top: 34, bottom: 8, containLabel: true }, tooltip: { ...tooltipBox(), formatter: (event) => caseTip(event.data.row) },
-    xAxis: { type: "category", data: names, ...merged({ axisTick: { show: false } }) }, yAxis: axes, series,
+    xAxis: { type: "category", data: names, ...merged({ axisTick: { show: false }, axisLabel: { lineHeight: 14 } }) }, yAxis: axes, series,
   };
 }
 function merged(more) {
