@@ -14,7 +14,7 @@ from attnspec.drawing.look import STATUS_MARKS, Drawing, Row
 from attnspec.drawing.page_numbering import is_page_shape, page_figure
 from attnspec.drawing.throughput import shape_text
 from attnspec.launch.known_devices import known_device
-from attnspec.report.beside_published import Pair, disagreements, place_text, shared_differences, summary
+from attnspec.report.beside_published import Pair, disagreements, place_text, ratio_text, shared_differences, summary
 from attnspec.report.run_facts import RunFacts
 from attnspec.report.standings import Standing, standings
 from attnspec.report.verdicts import Verdict, absences, shaky
@@ -184,7 +184,7 @@ def beside_published(pairs: Sequence[Pair]) -> str:
 def _pair(pair: Pair) -> str:
     row, point = pair.measured, pair.published
     amounts = ["" if value is None else f"{value:.4g}" for value in (row["tflops_per_gpu"], point["tflops_per_gpu"])]
-    ratio = "" if pair.ratio is None else f"{pair.ratio:.2f}"
+    ratio = "" if pair.ratio is None else ratio_text(pair.ratio)
     return (
         f"<tr{' class=notable' if pair.notable else ''}><td>{text(row['label'])}<td>{text(place_text(row))}"
         f"<td class=n>{point['figure']}<td class=n>{amounts[0]}<td class=n>{amounts[1] or 'X'}<td class=n>{ratio}"
