@@ -139,10 +139,11 @@ def summary(found: Sequence[Pair]) -> str:
     ratios = sorted(pair.ratio for pair in found if pair.ratio is not None)
     if not ratios:
         return f"{_cases(len(found))} a published point, but none has a throughput on both sides."
+    middle, low, high = (ratio_text(ratio) for ratio in (ratios[len(ratios) // 2], ratios[0], ratios[-1]))
     within = sum(1 for pair in found if pair.ratio is not None and not pair.notable)
     return (
-        f"{_cases(len(found))} a published point. Measured over published: median {ratio_text(ratios[len(ratios) // 2])}, "
-        f"from {ratio_text(ratios[0])} to {ratio_text(ratios[-1])}; {within} within 10 percent."
+        f"{_cases(len(found))} a published point. Measured over published: median {middle}, from {low} to {high}; "
+        f"{within} within 10 percent."
     )
 
 
