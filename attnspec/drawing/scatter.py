@@ -83,8 +83,9 @@ def scatter(
 def _field(axes: Axes, field: Field, style: Mapping[str, Look]) -> None:
     _scales(axes, field)
     axes.grid(axis="x", color=RULE, linewidth=0.4)
+    octaves = _DODGE if len({mark.x for mark in field.marks}) == 1 else _DODGE / 2
     for index, (label, look) in enumerate(style.items()):
-        aside = 2 ** (_DODGE * ((index + 0.5) / len(style) - 0.5)) if field.dodged else 1.0
+        aside = 2 ** (octaves * ((index + 0.5) / len(style) - 0.5)) if field.dodged else 1.0
         marks = sorted((mark for mark in field.marks if mark.label == label), key=lambda mark: mark.x)
         if not marks:
             continue

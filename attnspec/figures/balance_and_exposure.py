@@ -84,7 +84,10 @@ def _drawing(rows: Sequence[Row]) -> Drawing:
                 dodged=True,
             ),
         ]
-        notes = [f"{size}, {shape_text(first)}. Exposed: elapsed less the slowest rank's compute measured alone."]
+        side = "Strategies stand side by side around their cp_size."
+        notes = [
+            f"{size}, {shape_text(first)}. {side} Exposed: elapsed less the slowest rank's compute measured alone."
+        ]
         return scatter(fields, title=title, badge=first["device"], notes=notes, height=2.0, columns=2)
 
     return Drawing(

@@ -45,6 +45,7 @@ function spreadPoints(spread, rows) {
   return points.filter(({ value: [x, y] }) => Number.isFinite(x) && Number.isFinite(y) && x !== null && y !== null && (spread.x.scale !== "log" || x > 0) && (spread.y.scale !== "log" || y > 0));
 }
 function spreadOption(spread, points) {
+  const octaves = new Set(points.map((point) => point.value[0])).size === 1 ? 0.8 : 0.4;
   const labels = inOrder(new Set(points.map(({ row }) => value("label", row))));
   const axis = (side, ends) => ({
     type: side.scale === "log" ? "log" : "value", logBase: side.base || 10, name: side.name, nameLocation: "middle", nameGap: ends.gap, min: side.scale === "log" ? ends.low : side.from ?? 0, max: side.to ?? (side.scale === "log" ? ends.high : undefined),
@@ -60,12 +61,12 @@ function spreadOption(spread, points) {
     xAxis: axis(spread.x, { ...ends(0, spread.x), gap: 28 }), yAxis: axis(spread.y, { ...ends(1, spread.y), gap: 46 }),
     series: labels.flatMap((label, index) => linesOf(spread, points.filter(({ row }) => value("label", row) === label)).map((held) => ({
       type: spread.joined ? "line" : "scatter", name: label, symbol: symbolOf(label), symbolSize: 10, showAllSymbol: true, lineStyle: { color: colourOf(label), width: 1.4, opacity: 0.75 },
-      itemStyle: { color: colourOf(label), borderColor: style("--ink"), borderWidth: 0.6, opacity: 0.9 }, data: spread.dodged ? held.map((point) => aside(point, index, labels.length)) : held,
+      itemStyle: { color: colourOf(label), borderColor: style("--ink"), borderWidth: 0.6, opacity: 0.9 }, data: spread.dodged ? held.map((point) => aside(point, index, labels.length, octaves)) : held,
     }))),
   };
 }
 // Strategies on the same number of GPUs side by side around it, so that none hides another.
-const aside = (point, index, total) => ({ ...point, value: [point.value[0] * 2 ** (0.8 * ((index + 0.5) / total - 0.5)), point.value[1]], at: point.value[0] });
+const aside = (point, index, total, octaves) => ({ ...point, value: [point.value[0] * 2 ** (octaves * ((index + 0.5) / total - 0.5)), point.value[1]], at: point.value[0] });
 function linesOf(spread, points) { // of strategies, one line for each mask, pass and size; else one cloud
   if (!spread.joined) return [points];
   const lines = new Map();
