@@ -1,8 +1,9 @@
 """What figures are drawn from: rows of runs, labelled once for all pictures, and the packs that they ran on.
 
 A row is a row of `cells.parquet` with these keys beside its columns: `label`, `run`, `device` (a case that never
-reached a device belongs to its run's only one), `density` (allowed share of all pairs), `efficiency` (share of the
-device's bf16 peak, per GPU; only 16-bit types, only devices with a known peak).
+reached a device belongs to its run's only one), `look` (colour, hatch and marker of the label, the same in every
+picture), `density` (allowed share of all pairs), `efficiency` (share of the device's bf16 peak, per GPU; only 16-bit
+types, only devices with a known peak).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from attnspec.drawing.look import Row, labelled
+from attnspec.drawing.palette import Look, looks
 from attnspec.launch.known_devices import KnownDevice, known_device
 from attnspec.sample.lengths import Lengths
 
@@ -54,14 +57,27 @@ def cases_of(
         held = table.to_pylist()
         devices = {row["device"] for row in held} - {None}
         only = devices.pop() if len(devices) == 1 else NO_DEVICE
-        rows += [row | {"run": plain(run), "device": plain(row["device"] or only)} for row in held]
+        rows += [_finite(row) | {"run": plain(run), "device": plain(row["device"] or only)} for row in held]
     ran = {row["case_id"] for row in rows if row["status"] != "skipped"}
     rows = [row for row in rows if row["status"] != "skipped" or row["case_id"] not in ran]
+    named = [{**row, **_derived(row), "label": plain(label)} for label, row in labelled(rows)]
+    looks_of = {level: _looks(held) for (level,), held in by_picture(named, "level").items()}
     return Cases(
-        measured=[{**row, **_derived(row), "label": plain(label)} for label, row in labelled(rows)],
+        measured=[{**row, "look": looks_of[row["level"]][row["label"]]} for row in named],
         published=published,
         packs=packs,
     )
+
+
+def _finite(row: Row) -> dict[str, Any]:
+    """A row without the numbers that are none: what cannot be drawn is absent."""
+    return {key: None if isinstance(held, float) and not isfinite(held) else held for key, held in row.items()}
+
+
+def _looks(rows: Iterable[Row]) -> dict[str, Look]:
+    """A look per label of one level. What was left out takes no shade from what was run."""
+    held = list(rows)
+    return looks(row["label"] for row in held) | looks(row["label"] for row in held if row["status"] != "skipped")
 
 
 def peak_of(row: Row) -> KnownDevice | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnspec.drawing.cases import plain
 from attnspec.drawing.look import STATUS_MARKS, STATUS_WORDS
-from attnspec.drawing.palette import Look, legible, looks, ordered
+from attnspec.drawing.palette import Look, legible, ordered
 from attnspec.drawing.sheet import INK, QUIET, Panel, key, sheet
 
 if TYPE_CHECKING:
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 _BARS_A_STRIP = 64
 _REASONS_SHOWN = 5
+_NUMBERLESS = {"ok": "the throughput is no finite number"}
+_NARROW = (0.03, 10_000)
+"""Axes that end within need no more than five signs for a number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +28,7 @@ class Bar:
     """One value. height: None exactly where `status` is not ok. published: the same point on the page, if any."""
 
     label: str
+    look: Look
     x: int
     height: float | None
     low: float | None
@@ -53,7 +57,7 @@ def grouped_bars(
     bars = _chosen(bars)
     positions = sorted({bar.x for bar in bars})
     labels = ordered(bar.label for bar in bars)
-    style = looks(labels)
+    style = {bar.label: bar.look for bar in bars}
     by_place = {(bar.label, bar.x): bar for bar in bars}
     per_strip = max(1, _BARS_A_STRIP // len(labels))
     num_strips = -(-len(positions) // per_strip)
@@ -64,15 +68,16 @@ def grouped_bars(
     legend = [(key(style[label]), label) for label in labels]
     if any(bar.published is not None for bar in bars):
         legend.append((_diamond(), "published page"))
+    top = _top(bars)
     figure, axes = sheet(
         panels,
         title=title,
         badge=badge,
         legend=legend,
         notes=[note, *_reasons(bars)],
+        left=0.55 if _NARROW[0] <= top < _NARROW[1] else 0.68,
         right=0.12 if peak is None else 0.58,
     )
-    top = _top(bars)
     valued = any(bar.height is not None or bar.published is not None for bar in bars)
     for strip, one in zip(strips, axes, strict=True):
         _strip(one, strip, labels, by_place, style, top)
@@ -109,7 +114,7 @@ def _strip(
             if bar.height is None:
                 axes.text(
                     centre,
-                    top * 0.012,
+                    _foot(bar, top),
                     STATUS_MARKS.get(bar.status, "?"),
                     ha="center",
                     va="bottom",
@@ -146,6 +151,12 @@ def _strip(
             linewidth=0.9,
             zorder=3,
         )
+
+
+def _foot(bar: Bar, top: float) -> float:
+    """Where a letter stands: on the axis, or on a published value that would cover it there."""
+    covered = bar.published is not None and bar.published < 0.08 * top
+    return (bar.published if bar.published is not None and covered else 0.0) + top * (0.03 if covered else 0.012)
 
 
 _HOLLOW: dict[str, Any] = {
@@ -188,7 +199,7 @@ def _reasons(bars: Sequence[Bar]) -> list[str]:
     why: dict[tuple[str, str], set[str]] = {}
     for bar in marked:
         if bar.status != "skipped":
-            first = plain((bar.reason or bar.status).strip().partition("\n")[0])
+            first = plain((bar.reason or _NUMBERLESS.get(bar.status, bar.status)).strip().partition("\n")[0])
             why.setdefault(
                 (STATUS_MARKS.get(bar.status, "?"), shorten(first, max(30, 130 - len(bar.label)), placeholder=" ...")),
                 set(),

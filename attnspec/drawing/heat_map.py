@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnspec.drawing.sheet import INK, QUIET, WIDTH, Panel, sheet
+from attnspec.drawing.sheet import INK, QUIET, WIDTH, Panel, sheet, shortened
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _ROW_INCHES, _GLYPH_INCHES = 0.16, 0.056
+_LONGEST = 44
+"""Signs of a column or a group; more would leave no room for the grid."""
 _DARK_UNDER = 0.62
 """Shares below this stand on dark ground and are written in white."""
 
@@ -30,6 +32,8 @@ def heat_map(
     """Draw shares (0 to 1) by (row, column); 1 is bold. rows: (group, name); a group is named once, at its head."""
     import matplotlib as mpl
 
+    columns = [shortened(column, _LONGEST) for column in columns]
+    rows = [(shortened(group, _LONGEST), shortened(name, _LONGEST // 2)) for group, name in rows]
     name_inches = 0.1 + _GLYPH_INCHES * max(len(name) for _, name in rows)
     left = 0.15 + name_inches + _GLYPH_INCHES * max(len(group) for group, _ in rows)
     longest = _GLYPH_INCHES * max(map(len, columns))

@@ -43,6 +43,12 @@ def implementation(row: Row) -> str:
     return kernel
 
 
+_WORKLOAD = (
+    *("device", "mask", "mask_params", "pass", "seqlen", "cp_size"),
+    *("batch", "num_heads_q", "num_heads_kv", "head_dim", "dtype"),
+)
+
+
 def labelled(rows: Sequence[Row]) -> list[tuple[str, Row]]:
     """Rows with their labels: `implementation`, and what else tells rows of one picture apart.
 
@@ -56,8 +62,8 @@ def labelled(rows: Sequence[Row]) -> list[tuple[str, Row]]:
     >>> [label for label, _ in labelled([{**ran, "kernel_params": text} for text in ('{"block":1}', '{"block":2}')])]
     ['sdpa math (block 1)', 'sdpa math (block 2)']
 
-    Rows of several runs that hold the same case on the same device are told apart by their `run`. What was predicted
-    says so.
+    Rows of several runs that hold the same case on the same device, or would stand at one place of a picture, are told
+    apart by their `run`. What was predicted says so.
     """
     whole = _with_backends(rows)
     kinds: dict[str, dict[str, set[str]]] = {}
@@ -69,25 +75,39 @@ def labelled(rows: Sequence[Row]) -> list[tuple[str, Row]]:
         for name, values in held.items():
             if row.get(name) is not None:
                 values.add(row[name])
-        # Degrees follow ranks and documents, so they tell apart only cases that differ in nothing else. Those of a
-        # case that did not run are not known: {}.
-        place = (base, *(row.get(name) for name in ("cp_size", "seqlen", "mask", "mask_params", "pass")))
+        # Degrees follow the number of ranks and groups the documents, so they tell cases of one workload apart only.
+        # A case that never ran may have none.
+        place = (base, *(row.get(name) for name in _WORKLOAD))
         meshes.setdefault(place, set()).update({row["mesh"]} - {None, "{}"})
         same = (base, row.get("case_id"), row.get("device"))
         runs.setdefault(same, set()).update({row["run"]} if row.get("run") else ())
     crowded = {base for (base, *_), held in meshes.items() if len(held) > 1}
     repeated = {base for (base, *_), held in runs.items() if len(held) > 1}
 
-    def label(row: Row) -> str:
+    def told(row: Row) -> tuple[str, list[str]]:
         base = implementation(row)
         telling = [name for name, values in kinds[base].items() if len(values) > 1]
         telling += ["mesh"] if base in crowded else []
         telling += ["run"] if base in repeated else []
         if row.get("source") == "predicted":
             telling.append("source")
-        return _with([_worded(row[name]) for name in telling if row.get(name) not in (None, "{}")], base)
+        return base, [name for name in telling if row.get(name) not in (None, "{}")]
 
-    return [(label(row), row) for row in whole]
+    def label(row: Row, *more: str) -> str:
+        base, telling = told(row)
+        return _with([_worded(row[name]) for name in dict.fromkeys((*telling, *more))], base)
+
+    labels = [label(row) for row in whole]
+    # Cases of other packs have another case_id, and yet the same place.
+    sharing: dict[tuple[Any, ...], set[str]] = {}
+    for text, row in zip(labels, whole, strict=True):
+        if row.get("status") != "skipped" and row.get("run"):
+            sharing.setdefault((text, *(row.get(name) for name in _WORKLOAD)), set()).add(row["run"])
+    shared = {text for (text, *_), held in sharing.items() if len(held) > 1}
+    return [
+        (label(row, "run") if text in shared and row.get("run") else text, row)
+        for text, row in zip(labels, whole, strict=True)
+    ]
 
 
 def _with(more: Sequence[str], base: str) -> str:

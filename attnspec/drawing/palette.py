@@ -1,6 +1,7 @@
 """One colour, hatch and marker per implementation, the same in every figure and on the page.
 
-Kernels and strategies never stand in one picture, so each level has a set of its own. Colours come from the palettes of
+Kernels and strategies never stand in one picture, so each level has a set of its own; `cases_of` gives out the looks of
+all labels of a report at once. Colours come from the palettes of
 Okabe and Ito (2008) and Tol (2021) for colour-blind readers; a hatch and a marker of its own tell each name apart in
 greyscale. Hatches are lines only, since a pattern of dots makes an SVG ten times as large. Variants of one
 implementation (backend, provider, a strategy's kernel) are shades of its colour.
@@ -82,10 +83,13 @@ _VARIANTS = {
     "(fa3)": 0,
     "(cudnn)": 1,
     "(fa4)": 2,
+    "(fa4 varlen)": 2,
     "(fa2)": 3,
     "(ffa)": 0,
     "(ffa_fa4)": 1,
     "(sdpa)": 0,
+    "(sdpa cudnn)": 4,
+    "(sdpa flash)": 5,
 }
 _SHADES = (0.0, 0.5, -0.4, 0.75, 0.25, -0.6)
 """How far each variant goes towards white, or (below zero) towards black."""

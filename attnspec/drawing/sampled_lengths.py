@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attnspec.drawing.sheet import WIDTH
 from attnspec.sample.histogram import Histogram
 from attnspec.units import format_count
 
@@ -39,13 +40,13 @@ def sampled_lengths(
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9.6, 6.4), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 4.8), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True)
     spread = errors or (None, None)
     _panel(above, source.document_shares, average.document_shares, packs.document_shares, spread[0])
     _panel(below, source.token_shares, average.token_shares, packs.token_shares, spread[1])
-    above.set_ylabel("share of documents", color=_INK)
-    below.set_ylabel("share of tokens", color=_INK)
+    above.set_ylabel("share of documents", fontsize=7.5, color=_INK)
+    below.set_ylabel("share of tokens", fontsize=7.5, color=_INK)
     figure.align_ylabels()
 
     num_bins = len(source.documents)
@@ -54,7 +55,9 @@ def sampled_lengths(
     ends = range(first, num_bins, 1 + (num_bins - first) // 21)
     below.set_xticks(ends, [format_count(2**end) for end in ends])
     below.set_xlabel(
-        "length in tokens; a bin holds what is over the tick on its left, up to the tick on its right", color=_INK
+        "length in tokens; a bin holds what is over the tick on its left, up to the tick on its right",
+        fontsize=7.5,
+        color=_INK,
     )
 
     place = float(np.log2(max_length))
@@ -70,15 +73,15 @@ def sampled_lengths(
             textcoords="offset points",
             ha="right" if late else "left",
             va="top",
-            fontsize=9,
+            fontsize=7,
             color=_INK,
         )
-    figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold", color=_INK)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=9.5, fontweight="bold", color=_INK)
     named = dict(zip(*reversed(above.get_legend_handles_labels()), strict=True))
     handles = [named[word] for word in sorted(named, key=_LEGEND.index)]
     words = sorted(named, key=_LEGEND.index)
-    figure.legend(handles, words, loc="outside lower left", ncols=3, frameon=False, fontsize=9, labelcolor=_INK)
-    figure.text(0.99, 0.014, note, ha="right", va="bottom", fontsize=8, color=_QUIET)
+    figure.legend(handles, words, loc="outside lower left", ncols=3, frameon=False, fontsize=7, labelcolor=_INK)
+    figure.text(0.99, 0.014, note, ha="right", va="bottom", fontsize=6, color=_QUIET)
     return figure
 
 
@@ -96,9 +99,9 @@ def _panel(axes: Axes, source: Floats, average: Floats, packs: Floats, errors: F
     if errors is not None:
         held = packs > 0
         half = 1.96 * errors[held]
-        low = np.minimum(half, packs[held])
+        low, high = np.minimum(half, packs[held]), np.minimum(half, 1 - packs[held])
         axes.errorbar(
-            right[held] - 0.29, packs[held], yerr=[low, half], fmt="none", ecolor=_INK, elinewidth=0.8, capsize=1.5
+            right[held] - 0.29, packs[held], yerr=[low, high], fmt="none", ecolor=_INK, elinewidth=0.8, capsize=1.5
         )
     seen = average > tallest / 1000  # a tick on the axis itself would only thicken it
     axes.hlines(
@@ -112,6 +115,6 @@ def _panel(axes: Axes, source: Floats, average: Floats, packs: Floats, errors: F
     )
     axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
     axes.set_ylim(0, 1.08 * tallest)
-    axes.tick_params(length=0, colors=_QUIET)
+    axes.tick_params(length=0, colors=_QUIET, labelsize=7)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.spines["bottom"].set_color(_QUIET)

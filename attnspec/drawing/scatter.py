@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from attnspec.drawing.palette import looks, ordered
+from attnspec.drawing.palette import Look, ordered
 from attnspec.drawing.sheet import INK, QUIET, RULE, Panel, dot, sheet
 
 if TYPE_CHECKING:
@@ -14,11 +14,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+_DODGE = 0.8
+"""Octaves that the labels of one tick share."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
     """One point. `size` scales its area, 1 is usual."""
 
     label: str
+    look: Look
     x: float
     y: float
     low: float | None = None
@@ -31,6 +36,7 @@ class Field:
     """One panel. x_text, y_text: how a value stands on its axis; with x_ticks, only these values have a tick.
 
     guides: horizontal lines with a text. diagonals: lines y = factor * x with a text, on logarithmic axes.
+    dodged: x holds the ticks alone, powers of two, and the labels of one tick stand side by side around it.
     """
 
     marks: Sequence[Mark]
@@ -47,44 +53,46 @@ class Field:
     guides: Sequence[tuple[float, str]] = ()
     diagonals: Sequence[tuple[float, str]] = ()
     joined: bool = False
+    dodged: bool = False
 
 
 def scatter(
     fields: Sequence[Field], *, title: str, badge: str, notes: Sequence[str], height: float = 2.5, columns: int = 1
 ) -> Figure:
     """Draw fields, `columns` side by side, with one legend, as a Figure that belongs to no window system."""
-    labels = ordered(mark.label for field in fields for mark in field.marks)
-    style = looks(labels)
+    known = {mark.label: mark.look for field in fields for mark in field.marks}
+    style = {label: known[label] for label in ordered(known)}
     strips = -(-len(fields) // columns)
     figure, axes = sheet(
         [Panel(height=height, below=0.42 if strip == strips - 1 else 0.58) for strip in range(strips)],
         title=title,
         badge=badge,
-        legend=[(dot(style[label]), label) for label in labels],
+        legend=[(dot(look), label) for label, look in style.items()],
         notes=notes,
         columns=columns,
+        left=0.66 if any(field.y_scale == "log10" for field in fields) else 0.55,
         head=0.12 if any(field.title for field in fields) else 0.0,
     )
     for one, field in zip(axes, fields, strict=False):
-        _field(one, field, labels)
+        _field(one, field, style)
     for one in axes[len(fields) :]:
         one.set_visible(False)
     return figure
 
 
-def _field(axes: Axes, field: Field, labels: Sequence[str]) -> None:
-    style = looks(labels)
+def _field(axes: Axes, field: Field, style: Mapping[str, Look]) -> None:
     _scales(axes, field)
     axes.grid(axis="x", color=RULE, linewidth=0.4)
-    for label in labels:
-        look = style[label]
+    octaves = _DODGE if len({mark.x for mark in field.marks}) == 1 else _DODGE / 2
+    for index, (label, look) in enumerate(style.items()):
+        aside = 2 ** (octaves * ((index + 0.5) / len(style) - 0.5)) if field.dodged else 1.0
         marks = sorted((mark for mark in field.marks if mark.label == label), key=lambda mark: mark.x)
         if not marks:
             continue
-        xs, ys = [mark.x for mark in marks], [mark.y for mark in marks]
+        xs, ys = [mark.x * aside for mark in marks], [mark.y for mark in marks]
         if field.joined:
             axes.plot(xs, ys, color=look.colour, linewidth=1.0, zorder=2)
-        spread = [(mark.x, mark.y, mark.low, mark.high) for mark in marks if mark.low is not None]
+        spread = [(mark.x * aside, mark.y, mark.low, mark.high) for mark in marks if mark.low is not None]
         for x, y, low, high in spread:
             if low is not None and high is not None:
                 axes.errorbar(
@@ -130,6 +138,9 @@ def _frame(axes: Axes, field: Field) -> None:
     axes.minorticks_off()
     axes.margins(x=0.05, y=0.08)
     axes.autoscale_view()
+    if field.dodged and field.marks:
+        ends = [mark.x for mark in field.marks]
+        axes.set_xlim(min(ends) / 2**0.5, max(ends) * 2**0.5)
     if field.y_from is not None or field.y_to is not None:
         axes.set_ylim(field.y_from, field.y_to)
     for value, text in field.guides:

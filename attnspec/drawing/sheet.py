@@ -21,6 +21,20 @@ WIDTH = 7.16
 INK, QUIET, RULE = "#1F2430", "#5A6270", "#DFE3E8"
 _TITLE, _PANEL_TOP, _BOTTOM = 0.34, 0.10, 0.06
 _LEGEND_ROW, _NOTE_ROW, _NOTE_CHARS = 0.142, 0.125, 152
+_LEGEND_CHARS, _HEAD_CHARS = 100, 116
+"""Signs that fit a line: of the legend, and of title and badge together."""
+
+
+def shortened(text: str, most: int) -> str:
+    """A text without its middle where it is longer than a picture has room for.
+
+    >>> shortened("fa3 (xformers)", 20), shortened("a_run_of_many_words", 11)
+    ('fa3 (xformers)', 'a_ru...ords')
+    """
+    if len(text) <= most:
+        return text
+    half = (most - 3) // 2
+    return f"{text[: most - 3 - half]}...{text[-half:]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +64,8 @@ def sheet(
     """
     from matplotlib.figure import Figure
 
+    legend = [(handle, shortened(label, _LEGEND_CHARS)) for handle, label in legend]
+    title, badge = shortened(title, _HEAD_CHARS - min(len(badge), 44)), shortened(badge, 44)
     lines = [line for note in notes for line in textwrap.wrap(note, _NOTE_CHARS)]
     per_row, num_rows = _legend_grid([label for _, label in legend])
     foot = num_rows * _LEGEND_ROW + (0.06 if legend else 0) + len(lines) * _NOTE_ROW + _BOTTOM

@@ -37,6 +37,7 @@ def bars(rows: Sequence[Row], axis: str, points: Mapping[Point, Row]) -> list[Ba
         made.append(
             Bar(
                 label=row["label"],
+                look=row["look"],
                 x=row[axis],
                 height=row["tflops_per_gpu"] if row["status"] == "ok" else None,
                 low=_per_gpu(row, "tflops_ci_low"),

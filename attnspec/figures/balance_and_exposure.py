@@ -41,12 +41,17 @@ def _drawing(rows: Sequence[Row]) -> Drawing:
     def draw() -> Figure:
         ranks = sorted({row["cp_size"] for row in rows})
         imbalance = [
-            Mark(label=row["label"], x=row["cp_size"], y=row["load_imbalance"])
+            Mark(label=row["label"], look=row["look"], x=row["cp_size"], y=row["load_imbalance"])
             for row in rows
             if row["load_imbalance"] is not None
         ]
         exposed = [
-            Mark(label=row["label"], x=row["cp_size"], y=max(row["exposed_comm_ms"], 0) / row["time_ms_median"])
+            Mark(
+                label=row["label"],
+                look=row["look"],
+                x=row["cp_size"],
+                y=max(row["exposed_comm_ms"], 0) / row["time_ms_median"],
+            )
             for row in rows
             if row["exposed_comm_ms"] is not None and row["time_ms_median"]
         ]
@@ -63,6 +68,7 @@ def _drawing(rows: Sequence[Row]) -> Drawing:
                 y_from=0.95,
                 y_to=max(1.2, *(1.06 * mark.y for mark in imbalance)) if imbalance else 1.2,
                 joined=True,
+                dodged=True,
             ),
             Field(
                 marks=exposed,
@@ -75,9 +81,13 @@ def _drawing(rows: Sequence[Row]) -> Drawing:
                 y_from=0,
                 y_to=1.12 * max([0.02, *(mark.y for mark in exposed)]),
                 joined=True,
+                dodged=True,
             ),
         ]
-        notes = [f"{size}, {shape_text(first)}. Exposed: elapsed less the slowest rank's compute measured alone."]
+        side = "Strategies stand side by side around their cp_size."
+        notes = [
+            f"{size}, {shape_text(first)}. {side} Exposed: elapsed less the slowest rank's compute measured alone."
+        ]
         return scatter(fields, title=title, badge=first["device"], notes=notes, height=2.0, columns=2)
 
     return Drawing(

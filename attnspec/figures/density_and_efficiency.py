@@ -22,7 +22,9 @@ _PICTURE = ("level", "device", "pass", "batch", "num_heads_q", "num_heads_kv", "
 
 def drawings(cases: Cases) -> list[Drawing]:
     """One drawing per level, device, pass and shape that holds masks of different density."""
-    ok = [row for row in cases.measured if row["status"] == "ok" and row["density"]]
+    ok = [
+        row for row in cases.measured if row["status"] == "ok" and row["density"] and row["tflops_per_gpu"] is not None
+    ]
     groups = by_picture(ok, *_PICTURE).values()
     return [_drawing(rows) for rows in groups if len({round(row["density"], 3) for row in rows}) > 2]
 
@@ -37,6 +39,7 @@ def _drawing(rows: Sequence[Row]) -> Drawing:
         marks = [
             Mark(
                 label=row["label"],
+                look=row["look"],
                 x=row["density"],
                 y=row["efficiency"] if known else row["tflops_per_gpu"],
                 size=0.45 + 1.3 * (lengths.index(row["seqlen"]) + 1) / len(lengths),
@@ -49,8 +52,8 @@ def _drawing(rows: Sequence[Row]) -> Drawing:
             x_label="density: allowed share of all query-key pairs",
             y_label="share of bf16 peak" if known else "TFLOP/s per GPU",
             x_scale="log2",
-            x_text=lambda x: f"{x * 100:.3g} %",
-            y_text=(lambda y: f"{y * 100:.3g} %") if known else "{:g}".format,
+            x_text=lambda x: f"{x * 100:.3g}%",
+            y_text=(lambda y: f"{y * 100:.3g}%") if known else "{:g}".format,
             y_from=0,
         )
         notes = [f"{shape_text(first)}. One marker a case; the larger, the longer the sequence."]

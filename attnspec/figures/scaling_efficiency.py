@@ -22,7 +22,11 @@ _SHAPE = ("batch", "num_heads_q", "num_heads_kv", "head_dim", "dtype")
 
 def drawings(cases: Cases) -> list[Drawing]:
     """One drawing per device, pass, shape and size (tokens per GPU, or in all) that stands on several cp_size."""
-    rows = [row for row in cases.measured if row["level"] == "distributed" and row["status"] == "ok"]
+    rows = [
+        row
+        for row in cases.measured
+        if row["level"] == "distributed" and row["status"] == "ok" and row["tflops_per_gpu"] is not None
+    ]
     made = []
     for kind, size in (("weak", "seqlen_per_rank"), ("strong", "seqlen")):
         groups = by_picture(rows, "device", "pass", size, *_SHAPE).values()
@@ -80,6 +84,7 @@ def _marks(rows: Sequence[Row]) -> list[Mark]:
         least = min(held, key=lambda row: row["cp_size"])
         if least["tflops_per_gpu"] and len({row["cp_size"] for row in held}) > 1:
             marks += [
-                Mark(label=label, x=row["cp_size"], y=row["tflops_per_gpu"] / least["tflops_per_gpu"]) for row in held
+                Mark(label=label, look=row["look"], x=row["cp_size"], y=row["tflops_per_gpu"] / least["tflops_per_gpu"])
+                for row in held
             ]
     return marks

@@ -32,12 +32,16 @@ def _drawing(rows: Sequence[Row]) -> Drawing:
 
     def draw() -> Figure:
         field = Field(
-            marks=[Mark(label=row["label"], x=row["time_ms_median"], y=_setup_ms(row)) for row in rows],
+            marks=[
+                Mark(label=row["label"], look=row["look"], x=row["time_ms_median"], y=_setup_ms(row)) for row in rows
+            ],
             title="",
             x_label="time of one iteration, once warm (ms)",
             y_label="set-up of one pack (ms)",
             x_scale="log10",
             y_scale="log10",
+            x_text="{:,.6g}".format,
+            y_text="{:,.6g}".format,
             diagonals=[(1, "1 iteration"), (100, "100 iterations"), (10_000, "10,000 iterations")],
         )
         notes = [f"{shape_text(first)}. Set-up: lowering the mask, and compile or JIT; verification is not in it."]

@@ -55,16 +55,16 @@ def _drawing(workloads: Sequence[Sequence[Row]], labels: Sequence[str], number: 
         names, shares, marks = [], {}, {}
         for index, rows in enumerate(workloads):
             names.append(_name(rows[0]))
-            best = max((row["tflops"] for row in rows if row["status"] == "ok"), default=None)
+            best = max((row["tflops"] for row in rows if _has_rate(row)), default=None)
             for row in rows:
                 if row["label"] not in labels:
                     continue
                 place = (index, labels.index(row["label"]))
-                if row["status"] == "ok":
+                if _has_rate(row):
                     shares[place] = row["tflops"] / best if best else 1.0
                 else:
                     marks[place] = STATUS_MARKS.get(row["status"], "?")
-        notes = [f"{shape_text(first)}. Throughput as a share of the row's fastest; 100 % in bold is the fastest."]
+        notes = [f"{shape_text(first)}. Throughput as a share of the row's fastest; 100% in bold is the fastest."]
         return heat_map(
             names,
             labels,
@@ -82,6 +82,10 @@ def _drawing(workloads: Sequence[Sequence[Row]], labels: Sequence[str], number: 
         f"{PASS_TITLES[first['pass']]} pass, {first['level']} level, on {first['device']}{part}.",
         draw=draw,
     )
+
+
+def _has_rate(row: Row) -> bool:
+    return row["status"] == "ok" and row["tflops"] is not None
 
 
 def _name(row: Row) -> tuple[str, str]:

@@ -139,11 +139,21 @@ def summary(found: Sequence[Pair]) -> str:
     ratios = sorted(pair.ratio for pair in found if pair.ratio is not None)
     if not ratios:
         return f"{_cases(len(found))} a published point, but none has a throughput on both sides."
+    middle, low, high = (ratio_text(ratio) for ratio in (ratios[len(ratios) // 2], ratios[0], ratios[-1]))
     within = sum(1 for pair in found if pair.ratio is not None and not pair.notable)
     return (
-        f"{_cases(len(found))} a published point. Measured over published: median {ratios[len(ratios) // 2]:.2f}, "
-        f"from {ratios[0]:.2f} to {ratios[-1]:.2f}; {within} within 10 percent."
+        f"{_cases(len(found))} a published point. Measured over published: median {middle}, from {low} to {high}; "
+        f"{within} within 10 percent."
     )
+
+
+def ratio_text(ratio: float) -> str:
+    """A ratio with no more digits than values read off a figure allow.
+
+    >>> ratio_text(0.987), ratio_text(12.34), ratio_text(175.01)
+    ('0.99', '12.3', '175')
+    """
+    return f"{ratio:.{2 if ratio < 10 else 1 if ratio < 100 else 0}f}"
 
 
 def _cases(count: int) -> str:

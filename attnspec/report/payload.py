@@ -9,7 +9,7 @@ from typing import Any
 
 from attnspec.drawing.cases import peak_of, plain
 from attnspec.drawing.look import PASS_TITLES, Row, mask_title
-from attnspec.drawing.palette import Look, looks, ordered
+from attnspec.drawing.palette import Look, ordered
 from attnspec.drawing.throughput import point_of, shape_text
 from attnspec.record.schema import Cell, arrow_schema
 from attnspec.report.beside_published import Pair
@@ -51,7 +51,7 @@ def payload(
     columns["kernel_names"] = _texts([_kernel_names(row) for row in rows])
     columns["doubts"] = _texts([", ".join(doubts(row)) or None for row in rows])
     columns["throttled"] = _texts([None if row["throttled"] is None else str(row["throttled"]) for row in rows])
-    labels = ordered(row["label"] for row in rows)
+    known = {row["label"]: row["look"] for row in rows}
     # Of several providers of a kernel, those that ran carry the published point.
     ran = {point_of(pair.measured) for pair in pairs if pair.measured["status"] == "ok"}
     published = {
@@ -66,7 +66,7 @@ def payload(
         "groups": [
             {"rows": [place[id(row)] for row in verdict.rows], "peak": _peak(verdict.rows[0])} for verdict in verdicts
         ],
-        "looks": {label: _look(look) for label, look in looks(labels).items()},
+        "looks": {label: _look(known[label]) for label in ordered(known)},
         "published": published,
         "docs": _docs(),
         "samples": dict(samples),

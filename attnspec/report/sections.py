@@ -14,12 +14,13 @@ from attnspec.drawing.look import STATUS_MARKS, Drawing, Row
 from attnspec.drawing.page_numbering import is_page_shape, page_figure
 from attnspec.drawing.throughput import shape_text
 from attnspec.launch.known_devices import known_device
-from attnspec.report.beside_published import Pair, disagreements, place_text, shared_differences, summary
+from attnspec.report.beside_published import Pair, disagreements, place_text, ratio_text, shared_differences, summary
 from attnspec.report.run_facts import RunFacts
 from attnspec.report.standings import Standing, standings
 from attnspec.report.verdicts import Verdict, absences, shaky
 
 _LEVEL_TITLES = {"kernel": "Kernels", "distributed": "Context parallelism"}
+_REASON_CHARS = 400
 _ABSENCES_SHOWN, _SHAKY_SHOWN, _WINNERS_SHOWN = 12, 8, 8
 _PAIR_COLUMNS = ("implementation", "mask, pass, size", "figure", "measured", "published", "ratio", "in words")
 _STATUS_WORDS = {
@@ -89,7 +90,8 @@ def _winners(rows: Sequence[Row]) -> str:
             others = sum(count for _, count in wins.most_common()[_WINNERS_SHOWN:])
             parts += [f"others on {others}"] if others else []
             parts += [f"{ties} {'is' if ties == 1 else 'are'} too close to call"] if ties else []
-            told = f"of {len(raced)} workloads that can be compared, {', '.join(parts)}"
+            workloads = "1 workload" if len(raced) == 1 else f"{len(raced)} workloads"
+            told = f"of {workloads} that can be compared, {', '.join(parts)}"
         where = [device, _LEVEL_TITLES.get(level, level).lower(), *([shape] if several else [])]
         lines.append(f"<li><b>{text(', '.join(where))}</b>: {text(told)}.</li>")
     return f'<div class="lead">{_folded(lines, 6)}</div>' if lines else "<p>No case of these runs was run.</p>"
@@ -101,10 +103,14 @@ def _absences(rows: Sequence[Row]) -> str:
         return '<div><h3>Marked X</h3><p class="quiet">None: every case that ran is ok.</p></div>'
     items = [
         f"<li>{_mark(one.status)} <b>{text(one.label)}</b>, {one.count} {'case' if one.count == 1 else 'cases'}, "
-        f"{text(_STATUS_WORDS.get(one.status, one.status))}: {text(one.reason or one.code)}</li>"
+        f"{text(_STATUS_WORDS.get(one.status, one.status))}: {text(_cut(one.reason or one.code))}</li>"
         for one in found
     ]
     return f"<div><h3>Marked X, and why</h3>{_folded(items, _ABSENCES_SHOWN)}</div>"
+
+
+def _cut(reason: str) -> str:
+    return reason if len(reason) <= _REASON_CHARS else f"{reason[:_REASON_CHARS]} ... (whole in cells.parquet)"
 
 
 def _unstable(found: Sequence[tuple[Row, str]], num_ok: int) -> str:
@@ -178,7 +184,7 @@ def beside_published(pairs: Sequence[Pair]) -> str:
 def _pair(pair: Pair) -> str:
     row, point = pair.measured, pair.published
     amounts = ["" if value is None else f"{value:.4g}" for value in (row["tflops_per_gpu"], point["tflops_per_gpu"])]
-    ratio = "" if pair.ratio is None else f"{pair.ratio:.2f}"
+    ratio = "" if pair.ratio is None else ratio_text(pair.ratio)
     return (
         f"<tr{' class=notable' if pair.notable else ''}><td>{text(row['label'])}<td>{text(place_text(row))}"
         f"<td class=n>{point['figure']}<td class=n>{amounts[0]}<td class=n>{amounts[1] or 'X'}<td class=n>{ratio}"

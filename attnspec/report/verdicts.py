@@ -47,7 +47,9 @@ def _text(places: Sequence[Standing]) -> tuple[str, tuple[str, ...]]:
     places = sorted(places, key=lambda place: (place.rows[0]["cp_size"], place.rows[0]["seqlen"]))
     won = [place for place in places if place.winner is not None]
     if not won:
-        return f"No case is ok: {_why(row for place in places for row in place.rows)}.", ()
+        rows = [row for place in places for row in place.rows]
+        none = "has a throughput" if any(row["status"] == "ok" for row in rows) else "is ok"
+        return f"No case {none}: {_why(rows)}.", ()
     alone = [place for place in won if len(place.ranked) == 1]
     raced = [place for place in won if len(place.ranked) > 1]
     parts: list[str] = []
@@ -109,7 +111,10 @@ def _sizes(places: Sequence[Standing], of_all: int) -> str:
 
 
 def _why(rows: Iterable[Row]) -> str:
-    counts = Counter((row["status"], row["reason_code"] or row["status"]) for row in rows)
+    counts = Counter(
+        (row["status"], row["reason_code"] or ("no samples" if row["status"] == "ok" else row["status"]))
+        for row in rows
+    )
     return ", ".join(f"{count} {status} ({code.replace('_', ' ')})" for (status, code), count in counts.most_common(4))
 
 

@@ -12,6 +12,7 @@ from report_cells import cases, cell
 from attnspec.drawing import saving
 from attnspec.drawing.cases import Cases, cases_of
 from attnspec.drawing.look import STATUS_MARKS, implementation, labelled
+from attnspec.drawing.palette import look_of
 from attnspec.drawing.saving import save
 from attnspec.figures.throughput_by_seqlen import drawings
 from attnspec.record.status import Status
@@ -185,6 +186,26 @@ def test_what_tells_labels_apart_is_named():
     ]
 
 
+def test_degrees_tell_cases_of_one_workload_apart_only():
+    def one(mesh, **changes):
+        return {
+            "kernel": "fa3",
+            "strategy": "usp",
+            "backend": None,
+            "provider": None,
+            "mesh": mesh,
+            "env": "{}",
+            **changes,
+        }
+
+    full, varlen = one('{"groups_of_2":1}', mask="full"), one('{"groups_of_1":2}', mask="varlen_full")
+    assert [label for label, _ in labelled([full, varlen, {**full, "mesh": "{}"}])] == ["usp (fa3)"] * 3
+    assert [label for label, _ in labelled([full, one('{"groups_of_4":1}', mask="full")])] == [
+        "usp (fa3, groups_of_2 1)",
+        "usp (fa3, groups_of_4 1)",
+    ]
+
+
 def test_what_was_predicted_says_so():
     assert [row["label"] for row in cases(cell(source="predicted"), cell("fa3")).measured] == [
         "sdpa (predicted)",
@@ -204,12 +225,64 @@ def test_one_case_in_two_runs_is_two_lines():
     assert [row["label"] for row in two_runs([cell()], [cell(device="NVIDIA B200")]).measured] == ["sdpa", "sdpa"]
 
 
+def test_other_packs_of_another_run_hide_nothing():
+    held = two_runs([cell(), cell("flex")], [cell(case_id="of another seed", tflops=50.0)])
+    assert [row["label"] for row in held.measured] == ["sdpa (before)", "flex", "sdpa (after)"]
+
+
 def test_a_case_that_one_run_left_out_stands_once():
     held = two_runs([cell(), cell("flex", status="skipped")], [cell(status="skipped"), cell("flex")])
     assert [(row["run"], row["label"], row["status"]) for row in held.measured] == [
         ("before", "sdpa", "ok"),
         ("after", "flex", "ok"),
     ]
+
+
+def test_one_look_a_label_whatever_else_a_picture_holds():
+    held = cases(
+        cell("fa3", mask="full", provider="one"),
+        cell("fa3", mask="full", provider="seven", case_id="other"),
+        cell("fa3", mask="causal", provider="seven"),
+        cell("fa3", mask="causal", strategy="ulysses", cp_size=2),
+        cell("fa3", mask="causal", status="skipped", provider="left out"),
+    )
+    seen = {}
+    for drawing in drawings(held):
+        bars = [one for axes in drawing.draw().axes for one in axes.patches if one.get_height()]
+        for bar in bars:
+            seen.setdefault((bar.get_facecolor(), bar.get_hatch()), []).append(drawing.stem)
+    assert sorted(map(len, seen.values())) == [1, 2]
+    known = {row["label"]: row["look"] for row in held.measured}
+    assert len({known["fa3 (one)"].colour, known["fa3 (seven)"].colour}) == 2
+    assert known["ulysses (fa3)"] == look_of("ulysses (fa3)")
+
+
+def test_a_letter_and_a_published_value_both_show():
+    point = next(
+        row
+        for row in published().to_pylist()
+        if row["kernel"] == "sdpa" and row["mask"] == "varlen_causal" and row["tflops"]
+    )
+    same = {name: point[name] for name in ("mask", "mask_params", "seqlen")}
+    held = cases(
+        cell("sdpa", status="oom", pass_=point["pass"], **same),
+        cell("fa3", tflops=20 * point["tflops"], pass_=point["pass"], **same),
+        published=[point],
+    )
+    (drawing,) = drawings(held)
+    axes = drawing.draw().axes[0]
+    (letter,) = [text for text in axes.texts if text.get_text() == STATUS_MARKS["oom"]]
+    assert letter.get_position()[1] > point["tflops"]
+
+
+@pytest.mark.parametrize("tflops", [0.0023, 700.0, 12_345.0])
+def test_no_axis_title_is_cut_off(tflops):
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    (drawing,) = drawings(cases(cell(tflops=tflops)))
+    figure = drawing.draw()
+    FigureCanvasAgg(figure).draw()
+    assert figure.axes[0].yaxis.label.get_window_extent().x0 > 0
 
 
 def test_what_was_left_out_of_a_run_is_not_drawn(tmp_path):

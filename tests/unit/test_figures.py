@@ -50,7 +50,53 @@ def test_every_figure_draws_and_says_what_it_shows(name, tmp_path):
         assert one.caption.endswith(".") and one.title
         figure = one.draw()
         figure.savefig(tmp_path / "one.svg")
-        assert 6 <= figure.get_figwidth() <= 10 and 1.5 < figure.get_figheight() < 10
+        assert figure.get_figwidth() == 7.16 and 1.5 < figure.get_figheight() < 10
+
+
+@pytest.mark.parametrize("name", plugins.names("figures"))
+def test_numbers_that_are_none_are_not_drawn(name):
+    odd = [
+        cell("fa2", 1024 * 2**place, value, mask=mask, density=density)
+        for place, (value, (mask, _, density)) in enumerate(
+            zip((float("nan"), float("inf"), 0.0, 9.0), MASKS, strict=False)
+        )
+    ]
+    ranks = [
+        cell("fa3", 8192, value, strategy="usp", cp_size=count)
+        for value, count in ((float("nan"), 2), (9.0, 4), (9.0, 8))
+    ]
+    for one in plugins.load("figures", name).drawings(cases(*odd, *ranks, cell("fa3", tflops_ci_low=float("nan")))):
+        one.draw()
+
+
+@pytest.mark.parametrize("name", plugins.names("figures"))
+def test_names_of_any_length_leave_room_for_the_picture(name):
+    long = [
+        cell(f"kernel{'l' * 120}{place}", mask="m" * 90, device="d" * 90, density=0.1 * place) for place in range(1, 9)
+    ]
+    for one in plugins.load("figures", name).drawings(cases(*long)):
+        assert min(axes.get_position().width for axes in one.draw().axes) > 0.3
+
+
+def test_strategies_of_one_number_of_gpus_stand_side_by_side():
+    (drawing,) = balance_and_exposure.drawings(
+        cases(*(one for one in distributed() if one.cp_size == 8 and one.mask == "causal"))
+    )
+    axes = drawing.draw().axes[0]
+    places = [one.get_offsets()[0][0] for one in axes.collections]
+    assert len(places) == len(set(places)) > 3
+    assert axes.get_xlim()[0] < min(places) < 8 < max(places) < axes.get_xlim()[1]
+
+
+def test_the_axis_title_of_set_up_times_is_whole():
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    (drawing, *_) = setup_and_steady_time.drawings(
+        cases(*(cell(seqlen=2**place, compile_s=20.0) for place in range(10, 15)))
+    )
+    figure = drawing.draw()
+    FigureCanvasAgg(figure).draw()
+    assert figure.axes[0].yaxis.label.get_window_extent().x0 > 0
 
 
 @pytest.mark.parametrize("name", plugins.names("figures"))

@@ -24,6 +24,7 @@ from attnspec.report.page import drawings_of, write_report
 from attnspec.report.payload import payload, script_json
 from attnspec.report.run_facts import run_facts
 from attnspec.report.samples import series_by_case, thinned
+from attnspec.report.sections import overview
 from attnspec.report.verdicts import verdicts
 
 VENDOR = Path(report_page.__file__).parent / "vendor" / "echarts"
@@ -111,6 +112,11 @@ def test_the_payload_holds_every_case_and_number():
     assert numbers["flops"]["values"] == [1e25] and numbers["tflops"]["values"] == numbers["sm_clock_mhz"][
         "values"
     ] == [None]
+
+
+def test_a_reason_of_any_length_leaves_the_overview_short():
+    text = overview(cases(cell(status="error", reason="why " * 4000)).measured)
+    assert len(text) < 4000 and "whole in cells.parquet" in text
 
 
 def test_samples_are_the_slowest_ranks_in_order():

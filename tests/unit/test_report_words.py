@@ -51,6 +51,7 @@ def test_who_is_alone_and_where_nothing_is_ok():
     assert said(*rows) == "only fa3 is ok at 1K; nothing that ran is ok at 2K."
     marks = [cell("fa2", status="oom"), cell("fa3", status="unsupported", reason_code="no_lowering")]
     assert said(*marks) == "No case is ok: 1 oom (device memory), 1 unsupported (no lowering)."
+    assert said(cell(tflops=None), *marks[:1]).startswith("No case has a throughput: 1 ok (no samples), 1 ")
 
 
 def test_what_was_left_out_is_not_judged():

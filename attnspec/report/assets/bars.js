@@ -24,7 +24,7 @@ function barOption(rows, peak) {
   if (peak && tallest > 0) axes.push({ type: "value", min: 0, max: (top / peak) * 100, name: "% of bf16 peak", nameGap: 10, ...merged({ nameTextStyle: { align: "right" }, splitLine: { show: false }, axisLabel: { color: style("--quiet"), formatter: (one) => String(Math.round(one)), showMaxLabel: false } }) });
   return {
     animation: false, grid: { left: 8, right: 8, top: 34, bottom: 8, containLabel: true }, tooltip: { ...tooltipBox(), formatter: (event) => caseTip(event.data.row) },
-    xAxis: { type: "category", data: names, ...merged({ axisTick: { show: false } }) }, yAxis: axes, series,
+    xAxis: { type: "category", data: names, ...merged({ axisTick: { show: false }, axisLabel: { lineHeight: 14 } }) }, yAxis: axes, series,
   };
 }
 function merged(more) {
@@ -52,7 +52,8 @@ function barItem(held, label, index, total, top, place) {
       }
     } else {
       children.push({ type: "rect", shape: { x: x - width / 2, y: base - 16, width, height: 16 }, style: { fill: "transparent" } });
-      children.push({ type: "text", silent: true, style: { text: MARKS[value("status", row)] || "?", x, y: base - 3, align: "center", verticalAlign: "bottom", fill: textColourOf(label), font: `bold ${Math.max(8, Math.min(12, width * 1.2))}px system-ui, sans-serif` } });
+      const covered = payload.published[row] ? base - at(api.value(0), payload.published[row])[1] : 99; // a low published value would cover the letter
+      children.push({ type: "text", silent: true, style: { text: MARKS[value("status", row)] || "?", x, y: base - (covered < 22 ? covered + 9 : 3), align: "center", verticalAlign: "bottom", fill: textColourOf(label), font: `bold ${Math.max(8, Math.min(12, width * 1.2))}px system-ui, sans-serif` } });
     }
     const there = payload.published[row];
     if (there) {

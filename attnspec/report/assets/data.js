@@ -31,6 +31,7 @@ function bytes(amount) {
   return digits(amount, 3) + " TiB";
 }
 const MARKS = { unsupported: "X", oom: "M", wrong: "W", timeout: "T", crashed: "C", error: "E", skipped: "-" };
+const LEVEL_WORDS = { kernel: "kernels", distributed: "context parallelism" };
 const STATUS_WORDS = { ok: "ok", unsupported: "unsupported", oom: "out of memory", wrong: "wrong", timeout: "timeout", crashed: "crashed", error: "error", skipped: "not run" };
 
 // Sizes: what a bar chart's groups stand over.

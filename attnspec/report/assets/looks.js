@@ -31,6 +31,7 @@ const SYMBOLS = {
   o: "circle", s: "rect", D: "diamond", "^": "triangle", v: polygon(3, Math.PI / 2), "<": polygon(3, Math.PI), ">": polygon(3, 0),
   p: polygon(5, -Math.PI / 2), h: polygon(6, Math.PI / 6), 8: polygon(8, Math.PI / 8), "*": polygon(5, -Math.PI / 2, 0.45),
   P: polygon(4, 0, 0.38), X: polygon(4, Math.PI / 4, 0.38),
+  d: "path://M0,-1L0.6,0L0,1L-0.6,0Z", H: polygon(6, 0),
 };
 const symbolOf = (label) => SYMBOLS[lookOf(label).marker] || "circle";
 
@@ -56,6 +57,14 @@ function swatch(label) {
   const made = element("span", { class: "swatch", "aria-hidden": "true" });
   made.style.background = colourOf(label);
   if (usePatterns()) made.style.backgroundImage = `url(${patternOf(label).toDataURL()})`;
+  return made;
+}
+function dot(label) { // the marker of a label, as charts of points draw it
+  const known = { circle: "M1,0A1,1,0,1,1,-1,0A1,1,0,1,1,1,0Z", rect: "M-.85,-.85H.85V.85H-.85Z", diamond: "M0,-1L1,0L0,1L-1,0Z", triangle: "M0,-1L1,1H-1Z" };
+  const made = document.createElementNS("http://www.w3.org/2000/svg", "svg"), path = document.createElementNS("http://www.w3.org/2000/svg", "path");
+  for (const [key, held] of Object.entries({ viewBox: "-1.2 -1.2 2.4 2.4", width: 12, height: 12, "aria-hidden": "true" })) made.setAttribute(key, held);
+  for (const [key, held] of Object.entries({ d: known[symbolOf(label)] || symbolOf(label).slice("path://".length), fill: colourOf(label), stroke: "currentColor", "stroke-width": 0.12 })) path.setAttribute(key, held);
+  made.append(path);
   return made;
 }
 const usePatterns = () => document.getElementById("patterns").checked;

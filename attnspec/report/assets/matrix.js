@@ -17,23 +17,37 @@ function heat(share) {
   return mixed(HEAT[low], HEAT[low + 1], place - low);
 }
 function showMatrix(rows) {
-  const box = document.getElementById("matrix"), held = workloads(rows);
-  const labels = inOrder(new Set(held.flat().filter((row) => value("status", row) !== "skipped").map((row) => value("label", row))));
-  if (!held.length || labels.length < 2) { box.replaceChildren(); return; }
-  const groupOf = (row) => [value("mask", row), value("pass", row), ...(columns.device.texts.length > 1 ? [value("device", row)] : []), ...(columns.shape.texts.length > 1 ? [value("shape", row)] : [])].join(", ");
+  const box = document.getElementById("matrix"), held = workloads(rows), blocks = new Map();
   held.sort((one, other) => groupPlace(one[0]) - groupPlace(other[0]) || sizeKey(one[0]) - sizeKey(other[0]));
-  const body = element("tbody"), shown = matrixAll ? held : held.slice(0, MATRIX_ROWS);
+  for (const one of held) {
+    const key = blockOf(one[0]);
+    if (!blocks.has(key)) blocks.set(key, []);
+    blocks.get(key).push(one);
+  }
+  let left = matrixAll ? Infinity : MATRIX_ROWS;
+  const made = [];
+  for (const [name, block] of blocks) {
+    const labels = inOrder(new Set(block.flat().filter((row) => value("status", row) !== "skipped").map((row) => value("label", row))));
+    if (left > 0 && labels.length > 1) made.push(matrixOf(block.slice(0, left), labels, blocks.size > 1 ? name + ". " : ""));
+    left -= block.length;
+  }
+  if (left < 0 && made.length) made.push(element("p", { class: "tools" }, element("button", { type: "button", on: { click: () => { matrixAll = true; showMatrix(filtered()); } } }, `Show all ${held.length} rows`)));
+  box.replaceChildren(...made);
+}
+// Implementations of one device, level and shape share a table, so that none is wide with columns that it does not fill.
+const blockOf = (row) => [value("device", row), LEVEL_WORDS[value("level", row)], value("shape", row)].join(", ");
+function matrixOf(shown, labels, name) {
+  const body = element("tbody");
   let before = null;
   for (const one of shown) {
-    const group = groupOf(one[0]);
+    const group = `${value("mask", one[0])}, ${value("pass", one[0])}`;
     if (group !== before) body.append(element("tr", { class: "group" }, element("th", { scope: "colgroup", colspan: labels.length + 1 }, group)));
     before = group;
     body.append(matrixRow(one, labels));
   }
   const head = element("thead", {}, element("tr", {}, element("th", { scope: "col" }, "size"), ...labels.map((label) => element("th", { scope: "col", class: "impl" }, swatch(label), " ", label))));
-  const table = element("table", { class: "matrix" }, element("caption", { class: "quiet" }, "Throughput as a share of the row's fastest; the fastest is bold. Press an entry for the case."), head, body);
-  const more = held.length > shown.length ? element("p", { class: "tools" }, element("button", { type: "button", on: { click: () => { matrixAll = true; showMatrix(filtered()); } } }, `Show all ${held.length} rows`)) : null;
-  box.replaceChildren(element("div", { class: "scroll matrix block", tabindex: "0", role: "region", "aria-label": "Share of the fastest by workload and implementation" }, table), ...(more ? [more] : []));
+  const table = element("table", { class: "matrix" }, element("caption", { class: "quiet" }, element("b", {}, name), "Throughput as a share of the row's fastest; the fastest is bold. Press an entry for the case."), head, body);
+  return element("div", { class: "scroll matrix block", tabindex: "0", role: "region", "aria-label": `${name}Share of the fastest by workload and implementation` }, table);
 }
 const groupPlace = (row) => groupOfRow.get(row) ?? 1e9;
 const groupOfRow = new Map(payload.groups.flatMap((group, index) => group.rows.map((row) => [row, index])));
@@ -44,7 +58,7 @@ function matrixRow(rows, labels) {
     const row = rows.find((one) => value("label", one) === label);
     if (row === undefined) { line.append(element("td", {}, "")); continue; }
     const cell = element("td", { "data-row": row });
-    if (isOk(row)) {
+    if (isOk(row) && value("tflops", row) !== null) {
       const share = best > 0 ? value("tflops", row) / best : 1;
       cell.textContent = percent(share);
       cell.style.background = heat(share);

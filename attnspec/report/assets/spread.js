@@ -1,5 +1,5 @@
 // Charts beyond throughput: density, set-up, balance, exposure, scaling. Each is a field of points, by implementation.
-const SPREADS = [
+const SPREAD_KINDS = [
   {
     title: "Density and efficiency", note: "How much speed is kept as a mask gets sparser. FLOPs count allowed pairs only.",
     x: { name: "density (log scale)", scale: "log", base: 2, to: 1, text: (one) => percent(one, one < 0.1 ? 1 : 0) }, y: { name: "share of bf16 peak", text: (one) => percent(one) },
@@ -11,21 +11,23 @@ const SPREADS = [
     point: (row) => [value("time_ms_median", row), (1000 * ((value("lower_s", row) || 0) + (value("compile_s", row) || 0))) / value("num_packs", row) || null],
   },
   {
-    title: "Load imbalance", note: "Largest over mean area of the ranks; 1 is balanced.", level: "distributed",
-    x: { name: "GPUs that share a sequence", scale: "log", base: 2, text: String }, y: { name: "imbalance", text: (one) => digits(one), from: 1 },
+    title: "Load imbalance", note: "Largest over mean area of the ranks; 1 is balanced.", level: "distributed", joined: true, dodged: true,
+    x: { name: "GPUs that share a sequence", scale: "log", base: 2, text: String }, y: { name: "imbalance", text: (one) => digits(one), from: 1, to: (ends) => Math.max(1.2, ends.max) },
     point: (row) => [value("cp_size", row), value("load_imbalance", row)],
   },
   {
-    title: "Exposed communication", note: "Share of an iteration that compute does not hide.", level: "distributed",
+    title: "Exposed communication", note: "Share of an iteration that compute does not hide.", level: "distributed", joined: true, dodged: true,
     x: { name: "GPUs that share a sequence", scale: "log", base: 2, text: String }, y: { name: "share of the time", text: (one) => percent(one) },
     point: (row) => [value("cp_size", row), value("exposed_comm_ms", row) === null ? null : Math.max(value("exposed_comm_ms", row), 0) / value("time_ms_median", row)],
   },
   {
-    title: "Weak scaling", note: "TFLOP/s per GPU as a share of the same strategy's on its fewest GPUs, tokens per GPU unchanged.", level: "distributed",
+    title: "Weak scaling", note: "TFLOP/s per GPU as a share of the same strategy's on its fewest GPUs, tokens per GPU unchanged.", level: "distributed", joined: true,
     x: { name: "GPUs that share a sequence", scale: "log", base: 2, text: String }, y: { name: "of the fewest GPUs' rate", text: (one) => percent(one), from: 0 },
     point: (row, least) => [value("cp_size", row), value("tflops_per_gpu", row) / least],
   },
 ];
+// Kernels and strategies have looks of their own, so they never share a chart.
+const SPREADS = SPREAD_KINDS.flatMap((kind) => (kind.level ? [kind] : ["kernel", "distributed"].map((level) => ({ ...kind, level, title: columns.level.texts.length > 1 ? `${kind.title}, ${LEVEL_WORDS[level]}` : kind.title }))));
 function scalingBase(rows) { // throughput per GPU on the fewest GPUs, by what must be the same
   const least = new Map();
   for (const row of rows) {
@@ -36,13 +38,14 @@ function scalingBase(rows) { // throughput per GPU on the fewest GPUs, by what m
 }
 const scalingKey = (row) => JSON.stringify(["run", "device", "label", "mask", "pass", "seqlen_per_rank", "shape"].map((name) => value(name, row)));
 function spreadPoints(spread, rows) {
-  const held = rows.filter((row) => isOk(row) && (!spread.level || value("level", row) === spread.level));
+  const held = rows.filter((row) => isOk(row) && value("level", row) === spread.level);
   const least = spread.title === "Weak scaling" ? scalingBase(held) : null;
   const alone = least && new Set(held.map((row) => value("cp_size", row))).size < 2;
   const points = alone ? [] : held.map((row) => ({ row, value: spread.point(row, least && least.get(scalingKey(row))[1]) }));
   return points.filter(({ value: [x, y] }) => Number.isFinite(x) && Number.isFinite(y) && x !== null && y !== null && (spread.x.scale !== "log" || x > 0) && (spread.y.scale !== "log" || y > 0));
 }
 function spreadOption(spread, points) {
+  const octaves = new Set(points.map((point) => point.value[0])).size === 1 ? 0.8 : 0.4;
   const labels = inOrder(new Set(points.map(({ row }) => value("label", row))));
   const axis = (side, ends) => ({
     type: side.scale === "log" ? "log" : "value", logBase: side.base || 10, name: side.name, nameLocation: "middle", nameGap: ends.gap, min: side.scale === "log" ? ends.low : side.from ?? 0, max: side.to ?? (side.scale === "log" ? ends.high : undefined),
@@ -50,19 +53,22 @@ function spreadOption(spread, points) {
   });
   const ends = (part, side) => {
     const held = points.map((point) => point.value[part]), base = side.base || 10;
+    if (spread.dodged && side === spread.x) return { low: Math.min(...held) / 2, high: Math.max(...held) * 2 };
     return { low: base ** Math.floor(Math.log(Math.min(...held)) / Math.log(base) - 1e-9), high: base ** Math.ceil(Math.log(Math.max(...held)) / Math.log(base) + 1e-9) };
   };
   return {
     animation: false, grid: { left: 36, right: 26, top: 14, bottom: 30, containLabel: true }, tooltip: { ...tooltipBox(), formatter: (event) => spreadTip(spread, event.data) },
     xAxis: axis(spread.x, { ...ends(0, spread.x), gap: 28 }), yAxis: axis(spread.y, { ...ends(1, spread.y), gap: 46 }),
-    series: labels.flatMap((label) => linesOf(spread, points.filter(({ row }) => value("label", row) === label)).map((data) => ({
-      type: spread.level ? "line" : "scatter", name: label, symbol: symbolOf(label), symbolSize: 10, showAllSymbol: true, lineStyle: { color: colourOf(label), width: 1.4, opacity: 0.75 },
-      itemStyle: { color: colourOf(label), borderColor: style("--ink"), borderWidth: 0.6, opacity: 0.9 }, data,
+    series: labels.flatMap((label, index) => linesOf(spread, points.filter(({ row }) => value("label", row) === label)).map((held) => ({
+      type: spread.joined ? "line" : "scatter", name: label, symbol: symbolOf(label), symbolSize: 10, showAllSymbol: true, lineStyle: { color: colourOf(label), width: 1.4, opacity: 0.75 },
+      itemStyle: { color: colourOf(label), borderColor: style("--ink"), borderWidth: 0.6, opacity: 0.9 }, data: spread.dodged ? held.map((point) => aside(point, index, labels.length, octaves)) : held,
     }))),
   };
 }
+// Strategies on the same number of GPUs side by side around it, so that none hides another.
+const aside = (point, index, total, octaves) => ({ ...point, value: [point.value[0] * 2 ** (octaves * ((index + 0.5) / total - 0.5)), point.value[1]], at: point.value[0] });
 function linesOf(spread, points) { // of strategies, one line for each mask, pass and size; else one cloud
-  if (!spread.level) return [points];
+  if (!spread.joined) return [points];
   const lines = new Map();
   for (const point of [...points].sort((one, other) => one.value[0] - other.value[0])) lines.set(scalingKey(point.row), [...(lines.get(scalingKey(point.row)) || []), point]);
   return [...lines.values()];
@@ -70,7 +76,7 @@ function linesOf(spread, points) { // of strategies, one line for each mask, pas
 function spreadTip(spread, data) {
   const tip = caseTip(data.row);
   tip.append(element("div", {}, element("span", {}, spread.y.name.split(" (")[0]), element("span", {}, spread.y.text(data.value[1]))));
-  tip.append(element("div", {}, element("span", {}, spread.x.name.split(" (")[0]), element("span", {}, spread.x.text(data.value[0]))));
+  tip.append(element("div", {}, element("span", {}, spread.x.name.split(" (")[0]), element("span", {}, spread.x.text(data.at ?? data.value[0]))));
   return tip;
 }
 const spreadCards = new Map();
@@ -78,7 +84,7 @@ function showSpreads(rows) {
   let any = false;
   for (const spread of SPREADS) {
     const points = spreadPoints(spread, rows);
-    const enough = new Set(points.map((point) => point.value[0])).size > 1 || (spread.level && points.length);
+    const enough = new Set(points.map((point) => point.value[0])).size > 1 || (spread.joined && points.length);
     let card = spreadCards.get(spread);
     if (enough && !card) {
       card = element("article", { class: "card" }, element("h3", {}, spread.title), element("p", { class: "quiet" }, spread.note), element("div", { class: "legend" }), element("div", { class: "chart", role: "img", "aria-label": `${spread.title}. ${spread.note} The same numbers stand in the table of cases.` }));
@@ -90,11 +96,11 @@ function showSpreads(rows) {
     any = any || enough;
     const box = card.querySelector(".chart");
     if (!enough) { drop(box); continue; }
-    showLegend(card.querySelector(".legend"), inOrder(new Set(points.map(({ row }) => value("label", row)))));
+    showLegend(card.querySelector(".legend"), inOrder(new Set(points.map(({ row }) => value("label", row)))), false, dot);
     chart(box, () => spreadOption(spread, points));
   }
   document.getElementById("more").hidden = !any;
 }
-function showLegend(box, labels, published = false) {
-  box.replaceChildren(...labels.map((label) => element("span", {}, swatch(label), label)), ...(published ? [element("span", {}, element("span", { "aria-hidden": "true" }, "\u25c7"), "published page")] : []));
+function showLegend(box, labels, published = false, sign = swatch) {
+  box.replaceChildren(...labels.map((label) => element("span", {}, sign(label), label)), ...(published ? [element("span", {}, element("span", { "aria-hidden": "true" }, "\u25c7"), "published page")] : []));
 }
