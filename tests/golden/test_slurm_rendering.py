@@ -187,3 +187,9 @@ def test_pyxis_gets_its_options_before_the_command(tmp_path, monkeypatch):
     assert "/src/attnspec:/opt/attnspec/attnspec:ro" in options["--container-mounts"].split(",")
     assert {"FAKE_VALUE", "PYTHONPATH", "MASTER_ADDR"} <= set(options["--container-env"].split(","))
     assert {rank["FAKE_VALUE"] for rank in ranks} == {"a,b"}
+
+
+def test_a_log_with_a_backslash_is_refused():
+    """Slurm drops backslashes from the name of a log, so that it could not open it, and the job would never start."""
+    with pytest.raises(InputError, match=r"drops backslashes.*choose another folder with --out"):
+        sbatch_argv(Allocation(name="a", layout=lay_out(1, 1)), output="/runs/a\\b/slurm.log", script="/s")
