@@ -366,6 +366,26 @@ def test_a_busy_controller_costs_the_supervisor_nothing(host: SlurmHost) -> None
     host.check_complete()
 
 
+@pytest.mark.slow
+def test_another_slurm_runner_does_not_work_beside_jobs_of_the_first(
+    host: SlurmHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class GoneError(Exception):
+        pass
+
+    def leave(job: str) -> None:
+        raise GoneError
+
+    host.env["FAKE_ROUND_S"] = "1"
+    host.when("runs on", leave)
+    with pytest.raises(GoneError):
+        host.run()
+    host.profile = host.profile.rename(host.profile.with_name("other.yaml"))
+    with pytest.raises(LockedError, match="Slurm job 1 works in this run folder"):
+        host.run()
+    assert cancel_run(host.folder.path) == [1]
+
+
 @pytest.mark.parametrize("filter_", ["SQUEUE_PARTITION", "SQUEUE_FORMAT", "SACCT_FORMAT"])
 def test_what_a_user_filters_hides_no_job(filter_: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     squeue = tmp_path / "squeue"
