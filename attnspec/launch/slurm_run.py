@@ -194,8 +194,7 @@ class SlurmRun:
 
     def _submit(self, followed: _Followed, *, begin_in_s: int = 0) -> None:
         launch, job = self._launch, followed.job
-        if cancel_marker(launch.folder.path).exists():
-            raise EnvironmentMissingError("the run was cancelled from elsewhere")
+        self._refuse_cancelled()
         known = [int(folder.path.name.rpartition("-")[2]) for folder in submission_folders(launch.folder.path)]
         number = max(known, default=0) + 1
         folder = SubmissionFolder(path=submissions_path(launch.folder.path.resolve()) / f"{job.job_id}-{number}")
@@ -240,8 +239,18 @@ class SlurmRun:
         self._states[slurm_id] = JobState(state="PENDING")
         self._tell(f"submitted as Slurm job {slurm_id}")
 
+    def _refuse_cancelled(self) -> None:
+        if cancel_marker(self._launch.folder.path).exists():
+            raise EnvironmentMissingError("the run was cancelled from elsewhere")
+
     def _sent(self, argv: Sequence[str], folder: SubmissionFolder, submission: Submission) -> int:
-        """sbatch's number of a submission. Raises SlurmError where it has none; then it never starts."""
+        """sbatch's number of a submission. Raises EnvironmentMissingError where it has none; then it never starts."""
+        try:
+            self._refuse_cancelled()  # again: who cancels makes the mark first and looks for submissions then
+        except EnvironmentMissingError:
+            folder.give_up()
+            folder.write_submission(_with(submission, ended="never submitted"))
+            raise
         try:
             return self._cluster.submit(argv)
         except SlurmError as error:

@@ -298,10 +298,11 @@ def meeting(*, master_addr: str, master_port: int) -> dict[str, str]:
 
 
 def _container(container: RankContainer, env: Mapping[str, str], num_tasks: int) -> Container:
+    inherited = (*INHERITED, "CUDA_VISIBLE_DEVICES") if container.gpus else INHERITED
     return Container(
         image=container.image,
         env=container_env(env, num_tasks),
-        inherited=(*INHERITED, "CUDA_VISIBLE_DEVICES") if container.gpus else INHERITED,
+        inherited=tuple(name for name in inherited if name not in env),  # what a case sets wins
         mounts=worker_mounts(
             run_dir=container.run_dir, package=container.package, plugins=container.plugins, mounts=container.mounts
         ),

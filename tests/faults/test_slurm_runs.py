@@ -18,6 +18,7 @@ from attnspec.launch.place import Place
 from attnspec.launch.run import Order, RunResult, run_plan
 from attnspec.launch.runner_profile import Runner, read_runner
 from attnspec.launch.slurm_cluster import Cluster
+from attnspec.launch.slurm_order import SubmissionFolder
 from attnspec.launch.slurm_submissions import cancel_run, forbid_submissions, standings
 from attnspec.plan import job_request
 from attnspec.plan.requests import narrowed
@@ -60,7 +61,8 @@ class SlurmHost(Host):
         return run_plan(plan_of(self.spec), self.folder, place, order, heard)
 
     def calls(self, program: str) -> list[list[str]]:
-        lines = (self.cluster / "calls.jsonl").read_text().splitlines()
+        file = self.cluster / "calls.jsonl"
+        lines = file.read_text().splitlines() if file.exists() else []
         return [call[1:] for call in map(json.loads, lines) if call[0] == program]
 
     def behave_cluster(self, **behaviour: object) -> None:
@@ -384,6 +386,23 @@ def test_another_slurm_runner_does_not_work_beside_jobs_of_the_first(
     with pytest.raises(LockedError, match="Slurm job 1 works in this run folder"):
         host.run()
     assert cancel_run(host.folder.path) == [1]
+
+
+def test_a_run_that_is_cancelled_while_it_submits_submits_nothing(
+    host: SlurmHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = SubmissionFolder.write_order
+
+    def cancelled_meanwhile(self: SubmissionFolder, *given: object) -> None:
+        write(self, *given)
+        assert forbid_submissions(host.folder.path)
+        assert cancel_run(host.folder.path) == []
+
+    monkeypatch.setattr(SubmissionFolder, "write_order", cancelled_meanwhile)
+    with pytest.raises(EnvironmentMissingError, match="cancelled from elsewhere"):
+        host.run()
+    assert [one["ended"] for one in host.submissions()] == ["never submitted"]
+    assert host.calls("sbatch") == []
 
 
 @pytest.mark.parametrize("filter_", ["SQUEUE_PARTITION", "SQUEUE_FORMAT", "SACCT_FORMAT"])
