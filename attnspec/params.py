@@ -8,7 +8,7 @@ may say `8K`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 MISSING = dataclasses.MISSING
@@ -17,13 +17,17 @@ _KEY = "attnspec"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ParamInfo:
-    """What a parameter means and allows: bounds are inclusive, `choices` lists every allowed value."""
+    """What a parameter means and allows: bounds are inclusive, `choices` lists every allowed value.
+
+    refusal: what is wrong with a text and allowed in its place; None for one that is right.
+    """
 
     doc: str
     ge: float | None = None
     le: float | None = None
     choices: tuple[Any, ...] | None = None
     tokens: bool = False
+    refusal: Callable[[str], str | None] | None = None
 
 
 def param(
@@ -34,6 +38,7 @@ def param(
     le: float | None = None,
     choices: Sequence[Any] | None = None,
     tokens: bool = False,
+    refusal: Callable[[str], str | None] | None = None,
 ) -> Any:
     """A keyword-only dataclass field; without `default` the parameter is required.
 
@@ -46,7 +51,7 @@ def param(
     held = None if choices is None else tuple(choices)
     return dataclasses.field(
         default=default,
-        metadata={_KEY: ParamInfo(doc=doc, ge=ge, le=le, choices=held, tokens=tokens)},
+        metadata={_KEY: ParamInfo(doc=doc, ge=ge, le=le, choices=held, tokens=tokens, refusal=refusal)},
     )
 
 

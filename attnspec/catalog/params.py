@@ -168,6 +168,8 @@ def _element(value: Any, field: ParamField) -> Any:
         value = parse_count(value)
     if field.choices is not None and not any(type(value) is type(one) and value == one for one in field.choices):
         raise error_of(Finding(message=not_among(value, field.choices)))
+    if field.about.refusal is not None and isinstance(value, str) and (wrong := field.about.refusal(value)):
+        raise error_of(Finding(message=wrong))
     return value
 
 

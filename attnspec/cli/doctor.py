@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -21,12 +22,14 @@ from rich.markup import escape
 
 from attnspec import plugins
 from attnspec.cli._console import is_log, show
-from attnspec.errors import InputError
-from attnspec.launch.container_place import check_driver, choices_of, enter, look_inside, pinned
+from attnspec.errors import EnvironmentMissingError, InputError
+from attnspec.launch.container_place import check_driver, choices_of, enter, look_inside, mounted, pinned
 from attnspec.launch.found import interpreter, look
 from attnspec.launch.place import submits
 from attnspec.launch.provenance import PACKAGE
 from attnspec.launch.runner_profile import Runner, load_runner, search_folders
+from attnspec.launch.slurm_cluster import Cluster
+from attnspec.launch.slurm_place import check_cluster
 
 Answer = dict[str, Any]
 _EXAMINED = ("kernels", "strategies")
@@ -48,15 +51,23 @@ def command(name: str, timeout: int, as_json: bool) -> int:
     """Say which kernels, strategies and launchers are usable with a runner, else why not and what to do.
 
     A kernel is usable when it computes a tiny attention right, forward and backward, in the runner's interpreter on its
-    device; the first such call may compile for minutes. Ends with 3 when no kernel is usable.
+    device; the first such call may compile for minutes. Of a runner whose jobs go to Slurm it says what can be told
+    from here: whether the cluster has the nodes and whether the images are pinned.
+
+    Ends with 3 when no kernel is usable, and where the runner expects what is not there.
     """
     runner = load_runner(name, search_folders(cwd=Path.cwd(), environ=os.environ))
+    if runner.launcher in plugins.names("launchers") and submits(runner):
+        return _of_cluster(runner, as_json=as_json)
     targets = tuple(_targets())
     lines: list[str] = []
     answers: dict[str, Answer] = {}
+    fits = True
     with _telling(len(targets)) as tell:
         for place, line, missing in _places(runner):
             lines.append(line)
+            fits = fits and place.wrong is None
+            lines += [] if place.wrong is None else [f"  no   {place.wrong}"]
             held = [target for target in targets if place.holds(*target.split(":")) and target not in answers]
             answers |= _examined(place, held, timeout, missing, tell)
     if runner.image:
@@ -72,7 +83,42 @@ def command(name: str, timeout: int, as_json: bool) -> int:
         click.echo(json.dumps(told))
     else:
         show([*lines, *_lines(content)], _STYLES)
-    return 0 if any(answer["usable"] for answer in content["kernels"].values()) else _MISSING
+    return 0 if fits and any(answer["usable"] for answer in content["kernels"].values()) else _MISSING
+
+
+def _of_cluster(runner: Runner, *, as_json: bool) -> int:
+    """What the host can tell of a runner whose jobs go to Slurm; kernels, only its nodes can."""
+    most = (runner.gpus_per_node or 1) * (runner.nodes or 1)
+    told: list[tuple[str, str | None]] = []
+    try:
+        check_cluster(runner, {most: f"{most} ranks"}, Cluster())
+        told.append((f"Slurm has nodes for {most} ranks", None))
+    except EnvironmentMissingError as error:
+        told.append(("nodes", str(error).splitlines()[0]))
+    for choice in choices_of(runner, cwd=Path.cwd(), environ=os.environ):
+        try:
+            told.append((f"image {choice.name}: {pinned(runner, choice, unpinned=False).run_as}", None))
+        except (EnvironmentMissingError, InputError) as error:
+            told.append((f"image {choice.name}", str(error).splitlines()[0]))
+    try:
+        mounted(runner)
+    except InputError as error:
+        told.append(("mounts", str(error)))
+    problems = [f"{what}: {wrong}" for what, wrong in told if wrong is not None]
+    launchers = {one: _launcher(one) for one in plugins.names("launchers")}
+    if as_json:
+        content: dict[str, Any] = {kind: {} for kind in _EXAMINED}
+        content["launchers"] = {one: _told(answer) for one, answer in launchers.items()}
+        click.echo(json.dumps({**content, "problems": problems}))
+    else:
+        lines = [
+            f"  {'yes' if wrong is None else 'no ':<3}  {': '.join(filter(None, pair))}"
+            for pair in told
+            for wrong in pair[1:]
+        ]
+        last = "kernels are examined where they run: python -m attnspec doctor, on a node and in the image"
+        show([f"runner {runner.name}:", *lines, last, *_lines({"launchers": launchers})], _STYLES)
+    return _MISSING if problems else 0
 
 
 @contextmanager
@@ -95,7 +141,7 @@ def _telling(num_targets: int) -> Iterator[Callable[[str, int], None]]:
 class _Where:
     """Where to examine: the command line up to the interpreter's arguments, its environment, and how to end it.
 
-    kernels, strategies: what is held there; None: nobody says.
+    kernels, strategies: what is held there; None: nobody says. wrong: why it is not what the runner expects.
     """
 
     argv: tuple[str, ...]
@@ -103,6 +149,7 @@ class _Where:
     ending: tuple[str, ...] = ()
     kernels: tuple[str, ...] | None = None
     strategies: tuple[str, ...] | None = None
+    wrong: str | None = None
 
     def holds(self, kind: str, name: str) -> bool:
         """Whether a plug-in is to be examined there."""
@@ -115,9 +162,10 @@ def _places(runner: Runner) -> Iterator[tuple[_Where, str, Mapping[str, str]]]:
     if runner.launcher == "local":
         python = interpreter(runner, sys.executable)
         found = look(python, runner.env)
-        yield _outside(python, runner), f"runner {runner.name}: {found.describe()}", found.missing
+        place = dataclasses.replace(_outside(python, runner), wrong=runner.mismatch(found.device))
+        yield place, f"runner {runner.name}: {found.describe()}", found.missing
         return
-    if not runner.image or runner.launcher not in plugins.names("launchers") or submits(runner):
+    if not runner.image or runner.launcher not in plugins.names("launchers"):
         raise InputError(
             f"runner {runner.name} starts its workers with {runner.launcher}; doctor looks at this machine only. "
             "Run it there: python -m attnspec doctor"

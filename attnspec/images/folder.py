@@ -23,6 +23,10 @@ def _names(value: Any) -> Any:
     return tuple(value)
 
 
+def _names_or_none(value: Any) -> Any:
+    return None if value is None else _names(value)
+
+
 class Contents(Section):
     """What image.yaml says: which kernels and strategies an image holds, and what it is built from."""
 
@@ -38,6 +42,8 @@ class Contents(Section):
     """Whether it is built from wheels that are fetched before, without a network."""
     kernels: Annotated[tuple[str, ...], BeforeValidator(_names)]
     """Kernels whose libraries it holds."""
+    providers: Annotated[tuple[str, ...] | None, BeforeValidator(_names_or_none)] = None
+    """Packages that its kernels come from, for cases that ask for one; null: not said."""
     strategies: Annotated[tuple[str, ...], BeforeValidator(_names)] = ()
     """Strategies whose libraries it holds, or that need none."""
 

@@ -13,7 +13,8 @@ import yaml
 from pydantic import BeforeValidator, Field, model_validator
 
 from attnspec.catalog.findings import Finding, Section, error_of, shown
-from attnspec.images.reference import is_digest
+from attnspec.errors import InputError
+from attnspec.images.reference import is_digest, parse_image
 from attnspec.images.yaml_file import read_section
 
 FILE = "image.lock"
@@ -25,6 +26,18 @@ def _digest(value: Any) -> Any:
         raise error_of(
             Finding(message=f"got {shown(value)}; allowed: sha256: and 64 hexadecimal digits in small letters")
         )
+    return value
+
+
+def _repository(value: Any) -> Any:
+    """A repository, as a program is told to pull it: nothing that it could read as a flag or as a tag."""
+    if isinstance(value, str):
+        try:
+            right = parse_image(value).repository == value
+        except InputError:
+            right = False
+        if not right:
+            raise error_of(Finding(message=f"got {shown(value)}; allowed: REGISTRY/NAME without tag and digest"))
     return value
 
 
@@ -62,7 +75,7 @@ class Lock(Section):
     """Name of the image's folder."""
     platform: str = "linux/amd64"
     """Operating system and machine."""
-    reference: str | None = None
+    reference: Annotated[str | None, BeforeValidator(_repository)] = None
     """Registry and repository to pull it from; null: it is in none."""
     manifest_digest: Digest = None
     """Its manifest's digest in that registry: what to pull."""

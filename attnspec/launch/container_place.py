@@ -43,6 +43,8 @@ def choices_of(runner: Runner, *, cwd: Path, environ: Mapping[str, str]) -> tupl
 def plan_images(choices: Sequence[Choice]) -> tuple[Image, ...]:
     """The same for planning: which image holds what. Plug-in files are mounted into every image."""
     given = tuple(Path(file).stem for file in plugins.loaded_files())
+    kernels = [plugins.load("kernels", name) for name in given if name in plugins.names("kernels")]
+    brought = [one.name for kernel in kernels for one in getattr(kernel, "PROVIDERS", ())]
     return tuple(
         Image(name=str(choice.name))
         if choice.contents is None
@@ -50,6 +52,7 @@ def plan_images(choices: Sequence[Choice]) -> tuple[Image, ...]:
             name=str(choice.name),
             kernels=(*choice.contents.kernels, *given),
             strategies=(*choice.contents.strategies, *given),
+            providers=None if choice.contents.providers is None else (*choice.contents.providers, *brought),
         )
         for choice in choices
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from attnspec import plugins
+from attnspec.catalog import validate_params
 from attnspec.errors import EnvironmentMissingError
 from attnspec.images.pinning import Choice, PinnedImage
 from attnspec.launch.container_place import check_driver, look_inside, mounted, pinned
@@ -55,7 +56,8 @@ class Place:
 def survey(runner: Runner, *, python_in_use: str, choices: Sequence[Choice] = (), unpinned: bool = False) -> Survey:
     """The runner's interpreter and what it finds on this machine, as far as planning needs to know.
 
-    Raises EnvironmentMissingError when the runner's launcher or interpreter is not there.
+    Raises EnvironmentMissingError when the runner's launcher or interpreter is not there, SpecError for options that
+    the launcher does not take.
     """
     if runner.launcher not in plugins.names("launchers"):
         here = ", ".join(plugins.names("launchers"))
@@ -64,6 +66,7 @@ def survey(runner: Runner, *, python_in_use: str, choices: Sequence[Choice] = ()
             "Instead: --runner local runs on this machine, --rehearse runs the whole pipeline, shrunk, on the CPU; "
             "attnspec plan, mask, sample and report work anywhere"
         )
+    validate_params("launchers", runner.launcher, runner.options, path="options")
     python = interpreter(runner, python_in_use)
     if submits(runner):
         return Survey(runner=runner, python=python, found=UNSEEN, choices=tuple(choices), unpinned=unpinned)

@@ -50,11 +50,14 @@ def _again(runner: Runner, name: str, facts: Mapping[str, Any]) -> PinnedImage:
     if runner.launcher in STORES:
         return pin_recorded(name, facts, ImageStore(runner.launcher), pull_flags=pull_flags(runner))
     digest, repository = facts["digest"], facts["repository"]
-    if digest is None or repository is None:
+    by_id: str | None = None
+    if digest is None or repository is None:  # podman on the nodes may hold it all the same
+        by_id = facts["image_id"] if runner.slurm is not None and runner.slurm.container == "podman" else None
+    if by_id is None and (digest is None or repository is None):
         raise EnvironmentMissingError(f"image {name}: the run recorded no digest to pull it by")
     return PinnedImage(
         name=name,
-        run_as=f"{scheme_of(runner)}{repository}@{digest}",
+        run_as=by_id or f"{scheme_of(runner)}{repository}@{digest}",
         python=facts["python"],
         image_id=facts["image_id"],
         digest=digest,

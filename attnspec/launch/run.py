@@ -82,7 +82,8 @@ def run_plan(plan: Plan, folder: RunFolder, place: Place, order: Order, watch: W
     """
     folder.prepare()
     with RunLock(folder.path), StopSignals() as signals:
-        if order.fresh or not submits(place.runner):
+        before = folder.read_provenance().get("runner", {}).get("name", place.runner.name)
+        if order.fresh or not submits(place.runner) or before != place.runner.name:
             refuse_beside_slurm(folder.path)
         if order.fresh and (aside := folder.set_journal_aside()):
             watch(Said(text=f"starting anew; what was measured before is in {aside.name}"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -104,6 +105,13 @@ def _locked(handle: int, kind: int) -> bool:
         fcntl.flock(handle, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError as error:
+        if error.errno not in (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK):
+            raise
+        raise UnwritableError(
+            f"the run folder's file system keeps no locks ({error.strerror}; Lustre needs the mount option flock), so "
+            "two runs could work there at once; choose another with --out"
+        ) from None
     return True
 
 

@@ -20,6 +20,7 @@ _RENDERED_FLAGS = frozenset(
         "account",
         "array",
         "chdir",
+        "clusters",
         "container-env",
         "container-image",
         "container-mounts",
@@ -31,6 +32,8 @@ _RENDERED_FLAGS = frozenset(
         "gpus-per-node",
         "gpus-per-task",
         "gres",
+        "help",
+        "het-group",
         "input",
         "job-name",
         "kill-on-invalid-dep",
@@ -45,7 +48,11 @@ _RENDERED_FLAGS = frozenset(
         "qos",
         "requeue",
         "signal",
+        "test-only",
         "time",
+        "usage",
+        "version",
+        "wait",
         "wrap",
     }
 )
@@ -163,8 +170,9 @@ def _flags(value: Any) -> Any:
         if not (isinstance(flag, str) and _FLAG.fullmatch(flag)):
             message = f"got {shown(flag)}; allowed: a long flag, with its value behind `=`: --constraint=h100"
             found.append(Finding(message=message, loc=(index,)))
-        elif (name := flag.partition("=")[0].removeprefix("--")) in _RENDERED_FLAGS:
-            message = f"--{name} is set by attnspec; allowed: flags that it does not set itself"
+        elif any(one.startswith(name := flag.partition("=")[0].removeprefix("--")) for one in _RENDERED_FLAGS):
+            # A beginning of a flag is that flag to sbatch.
+            message = f"--{name} is set by attnspec or ends what it does; allowed: flags that it does not set itself"
             found.append(Finding(message=message, loc=(index,)))
     if found:
         raise error_of(*found)

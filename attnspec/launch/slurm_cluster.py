@@ -5,6 +5,7 @@ States come from sacct where there is accounting, else from scontrol, which forg
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from collections.abc import Collection, Iterable, Sequence
@@ -180,18 +181,21 @@ def parse_scontrol(answer: str) -> dict[int, JobState]:
 
 
 def parse_nodes(answer: str, partition: str | None) -> list[Node]:
-    """sinfo's lines `partition|node|gres|cpus|partition, starred when default`. Pure.
+    """sinfo's lines `partition|node|gres|cpus|partition, starred when default`; several are one by commas. Pure.
 
     >>> parse_nodes("gpu|n1|gpu:h100:8(S:0-1),nvme:1|96|gpu*\\ndebug|n2|(null)|96|debug", None)
     [Node(name='n1', num_gpus=8, num_cpus=96)]
+    >>> [node.name for node in parse_nodes("a|n1||8|a*\\nb|n1||8|b\\nb|n2||8|b\\nc|n3||8|c", "a,b")]
+    ['n1', 'n2']
     """
-    found = []
+    found: dict[str, Node] = {}
+    wanted = () if partition is None else partition.split(",")
     for line in answer.splitlines():
         name, node, gres, cpus, starred = (line.strip().split("|") + [""] * 5)[:5]
-        if name == partition or (partition is None and starred.endswith("*")):
+        if name in wanted or (partition is None and starred.endswith("*")):
             gpus = sum(int(match["number"]) for match in _GPUS.finditer(gres))
-            found.append(Node(name=node, num_gpus=gpus, num_cpus=int(cpus or 0)))
-    return found
+            found.setdefault(node, Node(name=node, num_gpus=gpus, num_cpus=int(cpus or 0)))
+    return list(found.values())
 
 
 def first_host(nodelist: str) -> str:
@@ -201,9 +205,17 @@ def first_host(nodelist: str) -> str:
 
 def _ask(argv: Sequence[str], accept: Sequence[str] = ()) -> str:
     """Standard output of a command. accept: parts of messages with which it may fail."""
+    # A user's own filters, such as SQUEUE_PARTITION, would hide jobs.
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("SQUEUE_", "SACCT_", "SINFO_"))}
     try:
         answer = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=PATIENCE_S
+            argv,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=PATIENCE_S,
         )
     except FileNotFoundError:
         raise SlurmError(f"{argv[0]} is not on the path: this machine has no Slurm commands") from None

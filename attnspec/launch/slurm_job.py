@@ -28,7 +28,7 @@ from attnspec.launch.provenance import code_sha256
 from attnspec.launch.run_folder import RunFolder, refused
 from attnspec.launch.runner_profile import Runner
 from attnspec.launch.runner_sections import ExpectedDevice
-from attnspec.launch.slurm_cluster import Cluster, first_host
+from attnspec.launch.slurm_cluster import Cluster, SlurmError, first_host
 from attnspec.launch.slurm_order import (
     MAX_STARTS,
     JobVerdict,
@@ -48,6 +48,7 @@ EXIT_CODES = {"done": 0, "missing": EXIT_MISSING, "journal": EXIT_JOURNAL, "inte
 FENCE_S = 5.0
 SETTLE_S = 3.0
 """Slurm signals ranks and batch script at one time; so long a worker's end waits for the signal that explains it."""
+CLEAR_S = 60.0
 ROLL_CALL_S = 90.0
 PREPARE_S = 1800.0
 """Time to pull an image of many gigabytes onto every node."""
@@ -104,7 +105,8 @@ class AllocationSupervisor:
             self._prepare()
             finish = self._job.run()
         finally:
-            self._clear_steps()
+            with suppress(EnvironmentMissingError):  # the end of the allocation ends them all the same
+                self._clear_steps()
         failed = self._recorded_failure
         if self._mismatch is not None:
             return JobVerdict(verdict="missing", text=self._mismatch)
@@ -194,12 +196,19 @@ class AllocationSupervisor:
         return f"nodes of the allocation do not answer: {done.stderr.strip()}" if done.returncode else ""
 
     def _clear_steps(self) -> None:
-        """No rank of an earlier worker is left on any node."""
-        until = time.monotonic() + 60
-        while steps := self._cluster.steps(self._slurm_id):
+        """No rank of an earlier worker is left on any node. Raises SlurmError where that cannot be had."""
+        until = time.monotonic() + CLEAR_S
+        while True:
+            try:
+                steps = self._cluster.steps(self._slurm_id)
+                if not steps:
+                    return
+                trouble = f"steps {', '.join(steps)} were killed and do not go away"
+                self._cluster.kill_steps(steps)
+            except SlurmError as error:  # a busy controller
+                trouble = str(error)
             if time.monotonic() > until:
-                raise EnvironmentMissingError(f"steps {', '.join(steps)} were killed and do not go away")
-            self._cluster.kill_steps(steps)
+                raise SlurmError(trouble)
             time.sleep(0.5)
 
     def _heard(self, happened: Said | RecordOutcome | Tell) -> None:
@@ -265,6 +274,8 @@ def main(arguments: list[str]) -> int:
     try:
         order = loads(SlurmOrder, folder.order.read_bytes())
         verdict = AllocationSupervisor(order, folder, os.environ, start).run()
+    except SlurmError as error:  # of this allocation; another may do
+        verdict = JobVerdict(verdict="failed", text=str(error))
     except EnvironmentMissingError as error:
         verdict = JobVerdict(verdict="missing", text=str(error))
     except JournalError as error:

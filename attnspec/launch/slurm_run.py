@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import secrets
+import shutil
 import signal
 import sys
 import threading
@@ -40,6 +42,22 @@ from attnspec.record.status import FAILED, REASON_CODES, Status
 
 POLL_S = 5.0
 LISTEN_S = 1.0
+AGAIN_S = 60.0
+"""Time between attempts to submit a job that Slurm did not take."""
+REFUSED_S = 1800.0
+"""How long that is tried while nothing else of the run is in Slurm."""
+_LIMIT = re.compile(r"violates accounting/QOS policy|MaxSubmitJob")
+"""sbatch's words where a user or account has as many jobs as it may have."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Again:
+    """A submission that Slurm did not take: since when, when next (steady clock), and Slurm's words."""
+
+    since_s: float
+    next_s: float
+    words: str
+    begin_in_s: int
 
 
 class _Followed:
@@ -57,6 +75,7 @@ class _Followed:
         self.last_environment: Mapping[str, Any] | None = None
         self.waits_for = ""
         self.unknown_since: float | None = None
+        self.again: _Again | None = None
 
     @property
     def left(self) -> list[Case]:
@@ -161,15 +180,21 @@ class SlurmRun:
                 self._watch(CaseEnded(case=case, status=Status.OK.value, reason=None, resumed=True))
             return
         else:
-            self._submit(followed)
+            try:
+                self._submit(followed)
+            except SlurmError as error:
+                if not (self._followed and _LIMIT.search(str(error))):
+                    raise
+                self._tell(f"{error}; it is submitted when others of this run have ended")
+                now = time.monotonic()
+                followed.again = _Again(since_s=now, next_s=now + AGAIN_S, words=str(error), begin_in_s=0)
         self._followed.append(followed)
 
     # Submitting
 
     def _submit(self, followed: _Followed, *, begin_in_s: int = 0) -> None:
         launch, job = self._launch, followed.job
-        if cancel_marker(launch.folder.path).exists():
-            raise EnvironmentMissingError("the run was cancelled from elsewhere")
+        self._refuse_cancelled()
         known = [int(folder.path.name.rpartition("-")[2]) for folder in submission_folders(launch.folder.path)]
         number = max(known, default=0) + 1
         folder = SubmissionFolder(path=submissions_path(launch.folder.path.resolve()) / f"{job.job_id}-{number}")
@@ -206,13 +231,60 @@ class SlurmRun:
             after=[one for one in (self._next_lane(),) if one is not None],
             begin_in_s=begin_in_s,
         )
-        slurm_id = self._cluster.submit(argv)
+        slurm_id = self._sent(argv, folder, submission)
         submission = _with(submission, slurm_id=slurm_id)
         folder.write_submission(submission)
         followed.attach(folder, submission)
         self._enter_lane(slurm_id)
         self._states[slurm_id] = JobState(state="PENDING")
         self._tell(f"submitted as Slurm job {slurm_id}")
+
+    def _refuse_cancelled(self) -> None:
+        if cancel_marker(self._launch.folder.path).exists():
+            raise EnvironmentMissingError("the run was cancelled from elsewhere")
+
+    def _sent(self, argv: Sequence[str], folder: SubmissionFolder, submission: Submission) -> int:
+        """sbatch's number of a submission. Raises EnvironmentMissingError where it has none; then it never starts."""
+        try:
+            self._refuse_cancelled()  # again: who cancels makes the mark first and looks for submissions then
+        except EnvironmentMissingError:
+            folder.give_up()
+            folder.write_submission(_with(submission, ended="never submitted"))
+            raise
+        try:
+            return self._cluster.submit(argv)
+        except SlurmError as error:
+            if _LIMIT.search(str(error)):
+                shutil.rmtree(folder.path, ignore_errors=True)  # it may be tried many times
+                raise
+            number = self._cluster.find(submission.token)
+            if number is None and not folder.give_up():
+                number = folder.started_as()
+            if number is not None:  # sbatch was heard, and its answer lost
+                return number
+            folder.write_submission(_with(submission, ended="never submitted"))
+            raise
+
+    def _submit_again(self, followed: _Followed, *, begin_in_s: int = 0) -> None:
+        """The same for a run that is under way: what Slurm does not take now is tried again for a while.
+
+        While other jobs of the run are in Slurm there is no end to that: they may be what its limit counts.
+        """
+        now = time.monotonic()
+        if followed.again is not None and now < followed.again.next_s:
+            return
+        try:
+            self._submit(followed, begin_in_s=begin_in_s)
+        except SlurmError as error:
+            others = any(one is not followed and one.again is None for one in self._followed)
+            since = now if others or followed.again is None else followed.again.since_s
+            if now - since > REFUSED_S:
+                raise
+            if followed.again is None or followed.again.words != str(error):
+                self._tell(f"{error}; it is tried again every {AGAIN_S:g} s")
+            followed.again = _Again(since_s=since, next_s=now + AGAIN_S, words=str(error), begin_in_s=begin_in_s)
+            return
+        followed.again = None
 
     def _next_lane(self) -> int | None:
         """The last job of the lane that is next, where Slurm still knows it."""
@@ -228,14 +300,17 @@ class SlurmRun:
     def _look(self) -> None:
         """One look at Slurm, and what follows from it for every job."""
         numbers = [one.submission.slurm_id for one in self._followed if one.submission is not None]
+        asked = [number for number in numbers if number is not None]
         try:
-            self._states |= self._cluster.states([number for number in numbers if number is not None])
+            told = self._cluster.states(asked)
         except SlurmError as error:
             if str(error) != self._trouble:
                 self._tell(f"{error}; jobs go on meanwhile, and it is asked again")
             self._trouble = str(error)
             return
         self._trouble = ""
+        # A job that Slurm has forgotten meanwhile is not what it was when Slurm knew it last.
+        self._states = {number: state for number, state in self._states.items() if number not in asked} | told
         for followed in list(self._followed):
             self._hear(followed)
             self._follow(followed)
@@ -246,12 +321,13 @@ class SlurmRun:
         while (left := until - time.monotonic()) > 0 and not self._wake.wait(min(LISTEN_S, left)):
             for followed in self._followed:
                 self._hear(followed)
-            verdicts = [one.folder.read_verdict() for one in self._followed if one.folder is not None]
+            verdicts = [one.folder.read_verdict() for one in self._followed if one.folder and one.again is None]
             if any(verdict is not None and verdict.final for verdict in verdicts):
                 return
 
     def _hear(self, followed: _Followed) -> None:
-        assert followed.folder is not None
+        if followed.folder is None:
+            return
         events, followed.offset = followed.folder.read_events(followed.offset)
         for event in events:
             if event.kind == "message":
@@ -272,12 +348,14 @@ class SlurmRun:
                 self._watch(told)
 
     def _follow(self, followed: _Followed) -> None:
+        if followed.again is not None:
+            self._submit_again(followed, begin_in_s=followed.again.begin_in_s)
+            return
         assert followed.folder is not None and followed.submission is not None
         slurm_id = followed.submission.slurm_id
         assert slurm_id is not None
         state = self._states.get(slurm_id)
-        if state is None:
-            followed.unknown_since = followed.unknown_since or time.monotonic()
+        followed.unknown_since = None if state is not None else followed.unknown_since or time.monotonic()
         unknown_s = 0.0 if followed.unknown_since is None else time.monotonic() - followed.unknown_since
         judgement = judge(state, followed.folder.read_verdict(), unknown_s=unknown_s)
         if judgement.next is Next.WAIT:
@@ -313,7 +391,7 @@ class SlurmRun:
             self._record(followed, Judgement(next=Next.DONE, reason="the job ended without a record of this case"))
             self._followed.remove(followed)
         else:
-            self._submit(followed)
+            self._submit_again(followed)
 
     def _lost(self, followed: _Followed, judgement: Judgement, slurm_id: int) -> None:
         followed.tries += 1
@@ -323,7 +401,7 @@ class SlurmRun:
             self._followed.remove(followed)
             return
         self._tell(f"Slurm job {slurm_id} ended ({judgement.reason}); submitting what is left")
-        self._submit(followed, begin_in_s=self._params.retry_after_s if judgement.nodes_failed else 0)
+        self._submit_again(followed, begin_in_s=self._params.retry_after_s if judgement.nodes_failed else 0)
 
     def _record(self, followed: _Followed, judgement: Judgement) -> None:
         """Outcomes of cases that no worker and no supervisor could tell of."""

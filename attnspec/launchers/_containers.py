@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,6 +44,42 @@ class Container:
     extra: tuple[str, ...] = ()
 
 
+_FLAG = re.compile(r"--[a-z][a-z0-9-]*(?:=[^\n\0]*)?", re.ASCII)
+_RENDERED_FLAGS = frozenset(
+    {
+        "attach",
+        "cidfile",
+        "detach",
+        "entrypoint",
+        "help",
+        "interactive",
+        "ipc",
+        "log-driver",
+        "name",
+        "network",
+        "pull",
+        "rm",
+        "tty",
+        "user",
+    }
+)
+
+
+def refused_flag(flag: str) -> str | None:
+    """What is wrong with a further flag: one without dashes would take the image's place.
+
+    >>> refused_flag("--cpuset-cpus=0-31")
+    >>> refused_flag("--name=x")
+    '--name is set by attnspec; allowed: flags that it does not set itself'
+    """
+    if not _FLAG.fullmatch(flag):
+        return f"got {flag!r}; allowed: a long flag, with its value behind `=`: --cpuset-cpus=0-31"
+    name = flag.partition("=")[0].removeprefix("--")
+    return (
+        f"--{name} is set by attnspec; allowed: flags that it does not set itself" if name in _RENDERED_FLAGS else None
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerParams:
     """Options of every launcher that uses containers."""
@@ -52,7 +89,9 @@ class ContainerParams:
         choices=("host", "none"),
         doc="The container's network; none suffices for ranks of one machine on the CPU.",
     )
-    extra: tuple[str, ...] = param(default=(), doc="Further flags of the program that runs containers.")
+    extra: tuple[str, ...] = param(
+        default=(), refusal=refused_flag, doc="Further flags of the program that runs containers."
+    )
 
 
 def docker_argv(container: Container) -> list[str]:

@@ -163,12 +163,14 @@ def sbatch_argv(
     """The command that submits a batch script.
 
     output: file for what the batch script prints. after: numbers of jobs that must have ended, however they did.
-    begin_in_s: seconds before it may start.
+    begin_in_s: seconds before it may start. Raises InputError for a log that Slurm would look for elsewhere.
 
     >>> held = Allocation(name="a", layout=lay_out(2, 1), partition="main")
     >>> sbatch_argv(held, output="/r/out", script="/r/job.sh", after=[7])[2:7]
     ['--job-name=a', '--nodes=2', '--ntasks=2', '--ntasks-per-node=1', '--partition=main']
     """
+    if "\\" in output:
+        raise InputError(f"{output}: Slurm drops backslashes from the name of a log; choose another folder with --out")
     layout = allocation.layout
     asked = {
         "partition": allocation.partition,
@@ -296,10 +298,11 @@ def meeting(*, master_addr: str, master_port: int) -> dict[str, str]:
 
 
 def _container(container: RankContainer, env: Mapping[str, str], num_tasks: int) -> Container:
+    inherited = (*INHERITED, "CUDA_VISIBLE_DEVICES") if container.gpus else INHERITED
     return Container(
         image=container.image,
         env=container_env(env, num_tasks),
-        inherited=(*INHERITED, "CUDA_VISIBLE_DEVICES") if container.gpus else INHERITED,
+        inherited=tuple(name for name in inherited if name not in env),  # what a case sets wins
         mounts=worker_mounts(
             run_dir=container.run_dir, package=container.package, plugins=container.plugins, mounts=container.mounts
         ),

@@ -210,6 +210,8 @@ class _Compiler:
 
 def _in_no_image(case: Case, images: Sequence[Image]) -> Unsupported:
     what = case.implementation.kernel
+    if case.implementation.provider is not None:
+        what = f"{what} from {case.implementation.provider}"
     if case.implementation.strategy is not None:
         what = f"{case.implementation.strategy} with {what}"
     names = ", ".join(image.name for image in images)

@@ -147,13 +147,14 @@ def read_images(content: Mapping[str, Any]) -> tuple[Image, ...]:
     """The images that a plan's JSON, or what provenance.json keeps of it, names.
 
     >>> read_images({"images": [{"name": "cpu", "kernels": ["sdpa"], "strategies": None}]})
-    (Image(name='cpu', kernels=('sdpa',), strategies=None),)
+    (Image(name='cpu', kernels=('sdpa',), strategies=None, providers=None),)
     """
     return tuple(
         Image(
             name=one["name"],
             kernels=None if one["kernels"] is None else tuple(one["kernels"]),
             strategies=None if one["strategies"] is None else tuple(one["strategies"]),
+            providers=None if one.get("providers") is None else tuple(one["providers"]),
         )
         for one in content.get("images", ())
     )

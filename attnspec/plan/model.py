@@ -78,17 +78,24 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """A container image as a runner names it, and the kernels and strategies that it holds; None: not known."""
+    """A container image as a runner names it, and the kernels and strategies that it holds; None: not known.
+
+    providers: packages that its kernels come from.
+    """
 
     name: str
     kernels: tuple[str, ...] | None = None
     strategies: tuple[str, ...] | None = None
+    providers: tuple[str, ...] | None = None
 
     def holds(self, implementation: Implementation) -> bool:
         """Whether it is said to hold what this takes."""
-        return (self.kernels is None or implementation.kernel in self.kernels) and (
-            implementation.strategy is None or self.strategies is None or implementation.strategy in self.strategies
+        asked = (
+            (implementation.kernel, self.kernels),
+            (implementation.strategy, self.strategies),
+            (implementation.provider, self.providers),
         )
+        return all(one is None or held is None or one in held for one, held in asked)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -169,8 +169,47 @@ def test_a_launcher_whose_program_is_not_here_is_not_usable(toys, monkeypatch):
     assert doctor._launcher("local")["usable"]
 
 
-def test_a_runner_of_another_machine_is_refused(tmp_path, monkeypatch):
-    (tmp_path / "away.yaml").write_text("launcher: slurm\n")
+def test_a_runner_of_a_launcher_that_is_not_here_is_refused(tmp_path):
+    (tmp_path / "away.yaml").write_text("launcher: elsewhere\n")
     result = CliRunner().invoke(doctor.command, ["--runner", str(tmp_path / "away.yaml")], standalone_mode=False)
     assert isinstance(result.exception, InputError)
-    assert "starts its workers with slurm; doctor looks at this machine only" in str(result.exception)
+    assert "starts its workers with elsewhere; doctor looks at this machine only" in str(result.exception)
+
+
+def test_of_a_cluster_the_nodes_and_images_are_told(tmp_path, monkeypatch):
+    """The stand-in of sinfo has two nodes with two GPUs and four cores each."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "fakes" / "slurm"))
+    import programs
+
+    monkeypatch.setenv("PATH", f"{programs.install(tmp_path / 'bin')}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("FAKE_SLURM", str(tmp_path))
+    file = tmp_path / "site.yaml"
+    fits = "launcher: slurm\ngpus_per_node: 2\nnodes: 2\ndevice: {type: cuda}\n"
+    digest = f"sha256:{'1' * 64}"
+    image = f"image: registry.example/a@{digest}\nslurm: {{container: pyxis}}\n"
+
+    def told(text, *more):
+        file.write_text(text)
+        result = CliRunner().invoke(doctor.command, ["--runner", str(file), *more], standalone_mode=False)
+        assert result.exception is None
+        return result.return_value, result.output
+
+    code, output = told(fits + image)
+    assert code == 0
+    assert "yes  Slurm has nodes for 4 ranks" in output
+    assert f"yes  image registry.example/a@{digest}" in output
+    code, output = told(fits.replace("nodes: 2", "nodes: 8") + image.replace(f"registry.example/a@{digest}", "hopper"))
+    assert code == 3
+    assert "16 ranks needs 8 nodes with 2 GPUs" in output
+    assert "no   image hopper: image hopper has no reference by digest to pull" in output
+    code, output = told(fits + image.replace(f"@{digest}", ":latest"), "--json")
+    assert code == 3
+    (problem,) = json.loads(output)["problems"]
+    assert "given by a tag" in problem
+
+
+def test_another_device_than_the_runner_expects_is_told(toys, monkeypatch):
+    monkeypatch.setattr(doctor, "look", lambda python, env: found({}))
+    result = CliRunner().invoke(doctor.command, ["--runner", "h100"], standalone_mode=False)
+    assert result.return_value == 3
+    assert "runner h100 expects a CUDA device named H100" in result.output

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import random
@@ -242,3 +244,12 @@ def test_open_run_reads_a_run_that_has_no_tables_yet(tmp_path: Path) -> None:
     assert opened.cells.equals(cells)
     assert opened.spec.name == "fake"
     assert opened.provenance["runner"]["name"] == "fake"
+
+
+def test_a_file_system_without_locks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(handle: int, kind: int) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(JournalError, match="keeps no locks.*choose another with --out"), RunLock(tmp_path):
+        pass

@@ -11,13 +11,14 @@ import pytest
 from fake_run import SMALL, SPEC, Host, plan_of, workers_of
 
 from attnspec.errors import EnvironmentMissingError, LockedError
-from attnspec.launch import slurm_run, slurm_submissions
+from attnspec.launch import slurm_judgement, slurm_run, slurm_submissions
 from attnspec.launch.found import UNSEEN
 from attnspec.launch.happenings import CaseEnded, Happening, Said
 from attnspec.launch.place import Place
 from attnspec.launch.run import Order, RunResult, run_plan
 from attnspec.launch.runner_profile import Runner, read_runner
 from attnspec.launch.slurm_cluster import Cluster
+from attnspec.launch.slurm_order import SubmissionFolder
 from attnspec.launch.slurm_submissions import cancel_run, forbid_submissions, standings
 from attnspec.plan import job_request
 from attnspec.plan.requests import narrowed
@@ -60,7 +61,8 @@ class SlurmHost(Host):
         return run_plan(plan_of(self.spec), self.folder, place, order, heard)
 
     def calls(self, program: str) -> list[list[str]]:
-        lines = (self.cluster / "calls.jsonl").read_text().splitlines()
+        file = self.cluster / "calls.jsonl"
+        lines = file.read_text().splitlines() if file.exists() else []
         return [call[1:] for call in map(json.loads, lines) if call[0] == program]
 
     def behave_cluster(self, **behaviour: object) -> None:
@@ -90,6 +92,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SlurmHost:
     monkeypatch.setenv("FAKE_SLURM", str(host.cluster))
     monkeypatch.setattr(slurm_run, "POLL_S", 0.3)
     monkeypatch.setattr(slurm_run, "LISTEN_S", 0.05)
+    monkeypatch.setattr(slurm_run, "AGAIN_S", 0.3)
     return host
 
 
@@ -203,6 +206,8 @@ def test_starting_anew_takes_up_nothing_that_is_over(host: SlurmHost) -> None:
     written = json.loads((folder / "submission.json").read_text())
     del written["ended"]  # as if its host had died before it saw the end
     (folder / "submission.json").write_text(json.dumps(written))
+    while not Cluster().states([1])[1].over:  # its verdict comes a little before its end
+        programs.time.sleep(0.1)
     assert host.run(fresh=True).exit_code == 0
     assert [one["ended"] for one in host.submissions()] == ["left behind", "done"]
     assert host.resumed == []
@@ -290,3 +295,121 @@ def test_jobs_wait_for_each_other_as_the_profile_says(host: SlurmHost, tmp_path:
     assert {"--dependency=afterany:1", "--kill-on-invalid-dep=yes"} <= set(second)
     assert not any(word.startswith("--dependency") for word in first)
     assert {one["ended"] for one in two.submissions()} == {"done"}
+
+
+@pytest.mark.slow
+def test_a_job_that_slurm_forgets_while_it_runs_is_submitted_again(
+    host: SlurmHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without accounting, and after a host that slept through the job's end, nobody tells how it ended."""
+    monkeypatch.setattr(slurm_judgement, "FORGOTTEN_S", 1.0)
+    host.env["FAKE_ROUND_S"] = "0.1"
+
+    def forget(job: str) -> None:
+        programs.time.sleep(0.6)
+        programs.end(job, "NODE_FAIL")
+        host.behave_cluster(forgotten=[int(job)])
+
+    host.when("runs on", forget)
+    assert host.run().exit_code == 0
+    assert any("Slurm no longer knows it, and it left no verdict" in line for line in host.told)
+    assert len(host.submissions()) == 2
+    host.check_complete()
+
+
+@pytest.mark.slow
+def test_a_submission_whose_answer_was_lost_is_found_by_its_name(host: SlurmHost) -> None:
+    host.behave_cluster(mute=True)
+    assert host.run().exit_code == 0
+    assert "submitted as Slurm job 1" in host.told
+    assert len(host.calls("sbatch")) == 1
+    host.check_complete()
+
+
+@pytest.mark.slow
+def test_what_slurm_refuses_while_a_run_is_under_way_is_submitted_later(host: SlurmHost) -> None:
+    def refuse(job: str) -> None:
+        host.behave_cluster(sbatch="Slurm temporarily unable to accept job")
+        programs.end(job, "NODE_FAIL")
+
+    host.env["FAKE_ROUND_S"] = "0.1"
+    host.when("runs on", refuse)
+    told = host.heard
+
+    def heard(happening: Happening) -> None:
+        if isinstance(happening, Said) and "it is tried again" in happening.text:
+            host.behave_cluster()
+        told(happening)
+
+    host.heard = heard
+    assert host.run().exit_code == 0
+    assert [one["ended"] for one in host.submissions()] == ["resubmit", "never submitted", "done"]
+    host.check_complete()
+
+
+@pytest.mark.slow
+def test_a_limit_of_jobs_makes_the_others_wait(host: SlurmHost, tmp_path: Path) -> None:
+    (tmp_path / "two").mkdir()
+    two = SlurmHost(tmp_path / "two" / "run", SMALL.replace("sdpa]", '{sdpa: {env: {NAME: "1"}}}]'))
+    two.cluster = host.cluster
+    two.env["FAKE_ROUND_S"] = "0.1"
+    host.behave_cluster(limit=1)
+    assert two.run().exit_code == 0
+    two.check_complete()
+    assert any("job submit limit" in line and "when others of this run have ended" in line for line in two.told)
+    assert [one["ended"] for one in two.submissions()] == ["done", "done"]
+
+
+@pytest.mark.slow
+def test_a_busy_controller_costs_the_supervisor_nothing(host: SlurmHost) -> None:
+    host.behave_cluster(steps=2)
+    assert host.run().exit_code == 0
+    assert len(host.submissions()) == 1
+    host.check_complete()
+
+
+@pytest.mark.slow
+def test_another_slurm_runner_does_not_work_beside_jobs_of_the_first(
+    host: SlurmHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class GoneError(Exception):
+        pass
+
+    def leave(job: str) -> None:
+        raise GoneError
+
+    host.env["FAKE_ROUND_S"] = "1"
+    host.when("runs on", leave)
+    with pytest.raises(GoneError):
+        host.run()
+    host.profile = host.profile.rename(host.profile.with_name("other.yaml"))
+    with pytest.raises(LockedError, match="Slurm job 1 works in this run folder"):
+        host.run()
+    assert cancel_run(host.folder.path) == [1]
+
+
+def test_a_run_that_is_cancelled_while_it_submits_submits_nothing(
+    host: SlurmHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = SubmissionFolder.write_order
+
+    def cancelled_meanwhile(self: SubmissionFolder, *given: object) -> None:
+        write(self, *given)
+        assert forbid_submissions(host.folder.path)
+        assert cancel_run(host.folder.path) == []
+
+    monkeypatch.setattr(SubmissionFolder, "write_order", cancelled_meanwhile)
+    with pytest.raises(EnvironmentMissingError, match="cancelled from elsewhere"):
+        host.run()
+    assert [one["ended"] for one in host.submissions()] == ["never submitted"]
+    assert host.calls("sbatch") == []
+
+
+@pytest.mark.parametrize("filter_", ["SQUEUE_PARTITION", "SQUEUE_FORMAT", "SACCT_FORMAT"])
+def test_what_a_user_filters_hides_no_job(filter_: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    squeue = tmp_path / "squeue"
+    squeue.write_text(f'#!/bin/sh\n[ -z "${{{filter_}+x}}" ] && echo "7|RUNNING|None"\n')
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv(filter_, "other")
+    assert Cluster().states([7])[7].state == "RUNNING"

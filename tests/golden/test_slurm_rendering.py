@@ -187,3 +187,20 @@ def test_pyxis_gets_its_options_before_the_command(tmp_path, monkeypatch):
     assert "/src/attnspec:/opt/attnspec/attnspec:ro" in options["--container-mounts"].split(",")
     assert {"FAKE_VALUE", "PYTHONPATH", "MASTER_ADDR"} <= set(options["--container-env"].split(","))
     assert {rank["FAKE_VALUE"] for rank in ranks} == {"a,b"}
+
+
+def test_a_log_with_a_backslash_is_refused():
+    """Slurm drops backslashes from the name of a log, so that it could not open it, and the job would never start."""
+    with pytest.raises(InputError, match=r"drops backslashes.*choose another folder with --out"):
+        sbatch_argv(Allocation(name="a", layout=lay_out(1, 1)), output="/runs/a\\b/slurm.log", script="/s")
+
+
+@pytest.mark.parametrize("program", ["apptainer", "podman"])
+def test_what_a_case_sets_is_not_overridden_by_the_node(program):
+    step = Step(layout=lay_out(2, 2), python="p", code_path="/c", container=container(program))
+    plain, _ = step_command(step, "/r.json", {})
+    own, added = step_command(step, "/r.json", {"CUDA_VISIBLE_DEVICES": "1,0"})
+    assert any("CUDA_VISIBLE_DEVICES" in word for word in plain)
+    assert added.get("APPTAINERENV_CUDA_VISIBLE_DEVICES") == "1,0" or "--env=CUDA_VISIBLE_DEVICES=1,0" in own
+    assert "--env=CUDA_VISIBLE_DEVICES" not in own
+    assert not any("export APPTAINERENV_CUDA_VISIBLE_DEVICES" in word for word in own)

@@ -337,3 +337,14 @@ def test_a_lock_is_of_the_image_that_the_folder_built(folder, podman):
     with pytest.raises(InputError, match="was built from another containerfile than lie"):
         lock_of(folder, ImageStore("podman"), date="2026-01-01T00:00:00Z")
     assert stale_files(folder, lock) == ["Containerfile: has changed since it was locked"]
+
+
+@pytest.mark.parametrize(
+    "reference", ["--all-tags/x", "registry.example/a:1", f"registry.example/a@{ID}", "a b/c", "cpu"]
+)
+def test_a_lock_names_a_repository_and_nothing_else(folder, reference):
+    locked(folder, reference=REPOSITORY, manifest_digest=DIGEST)
+    text = folder.lock_file.read_text()
+    folder.lock_file.write_text(text.replace(f"reference: {REPOSITORY}", f"reference: {json.dumps(reference)}"))
+    with pytest.raises(SpecError, match="reference: .*allowed: REGISTRY/NAME without tag and digest"):
+        folder.lock()

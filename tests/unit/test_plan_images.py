@@ -6,7 +6,9 @@ import json
 
 import pytest
 
+from attnspec import plugins
 from attnspec.cli._plan_text import plan_text
+from attnspec.images.folder import find_image, image_names
 from attnspec.launch.container_place import choices_of, plan_images
 from attnspec.launch.runner_profile import load_runner
 from attnspec.plan import Image, compile_plan, restrict
@@ -32,6 +34,23 @@ sweeps:
     passes: [fwd]
     strategies: [ring_p2p: {kernel: sdpa}]
 """
+
+ASKED = """\
+attnspec: 1
+name: asked
+shape: {num_heads_q: 8, num_heads_kv: 8, head_dim: 128, dtype: bfloat16}
+sweeps:
+  - level: kernel
+    masks: [causal]
+    seqlen: 1K
+    passes: [fwd]
+    kernels:
+      - fa2
+      - fa2: {provider: torch}
+      - fa2: {provider: flash-attn}
+      - cudnn: {provider: transformer-engine}
+"""
+ELSEWHERE = ("transformer-engine", "flash-attn")
 
 
 @pytest.fixture
@@ -92,3 +111,49 @@ def test_the_clusters_images_hold_what_the_specs_ask(name, tmp_path):
     reasons = {why.reason for why in plan.unsupported.values()}
     assert not [reason for reason in reasons if reason.startswith("no image")]
     assert len({job.image for job in plan.jobs}) == 2
+
+
+def test_a_provider_that_is_asked_for_chooses_the_image(tmp_path):
+    (tmp_path / "asked.yaml").write_text(ASKED)
+    wheels = Image(name="wheels", kernels=("fa2", "cudnn"), strategies=(), providers=("torch", "nvidia-cudnn-frontend"))
+    source = Image(name="source", kernels=("fa2", "cudnn"), strategies=(), providers=("flash-attn",))
+    plan = compile_plan(load_spec(tmp_path / "asked.yaml"), device=H100, images=[wheels, source])
+    images = {
+        (case.implementation.kernel, case.implementation.provider): job.image for job in plan.jobs for case in job.cases
+    }
+    assert images == {
+        ("fa2", None): "wheels",
+        ("fa2", "torch"): "wheels",
+        ("fa2", "flash-attn"): "source",
+        ("cudnn", "transformer-engine"): "wheels",  # the first, which nothing runs in
+    }
+    (why,) = plan.unsupported.values()
+    assert why.reason == "no image of the runner holds cudnn from transformer-engine; it has wheels, source"
+    assert read_images(json.loads("".join(json_chunks(plan)))) == (wheels, source)
+
+
+def test_libraries_strategies_run_where_their_libraries_are(tmp_path):
+    spec = load_spec(shipped("specs") / "h200_distributed.yaml")
+    runner = load_runner("docker-h200", [shipped("runners")])
+    images = plan_images(choices_of(runner, cwd=tmp_path, environ={"HOME": str(tmp_path)}))
+    plan = compile_plan(spec, device=runner.expected_device(), images=images)
+    assert not [why for why in plan.unsupported.values() if why.reason.startswith("no image")]
+    found = {}
+    for job in plan.jobs:
+        for case in job.cases:
+            found.setdefault((case.implementation.strategy, case.implementation.provider), set()).add(job.image)
+    assert {image for (_, provider), held in found.items() if provider in ELSEWHERE for image in held} == {"hopper-te"}
+    assert found["te_a2a", "transformer-engine"] == found["ring_flash_attn_llama3", None] == {"hopper-te"}
+    assert found["yunchang_usp", None] == {"hopper-te"}
+    assert found["ulysses", None] == {"hopper"}
+    assert found["magi_attn_a2av", None] == {"hopper-magi"}
+
+
+def test_image_folders_name_what_there_is():
+    kernels = {name: plugins.load("kernels", name) for name in plugins.names("kernels")}
+    providers = {one.name for kernel in kernels.values() for one in getattr(kernel, "PROVIDERS", ())}
+    for name in image_names([shipped("containers")]):
+        contents = find_image(name, [shipped("containers")]).contents()
+        assert set(contents.kernels) <= kernels.keys()
+        assert set(contents.strategies) <= set(plugins.names("strategies"))
+        assert set(contents.providers or ()) <= providers

@@ -94,3 +94,27 @@ def test_every_runner_comes_back_from_a_provenance(name):
     runner = load_runner(name, SHIPPED)
     held = json.loads(json.dumps({"runner": runner.model_dump(mode="json")}))
     assert recorded_runner(held) == runner
+
+
+@pytest.mark.parametrize("container", ["podman", "pyxis", "apptainer"])
+def test_an_image_in_no_registry_is_had_again_by_its_id_where_nodes_may_hold_it(container):
+    from attnspec.errors import EnvironmentMissingError
+    from attnspec.images.reference import parse_image
+    from attnspec.launch.rerun import _again
+    from attnspec.launch.runner_profile import Profile, Runner
+
+    profile = Profile.model_validate({"launcher": "slurm", "image": "cpu", "slurm": {"container": container}})
+    runner = Runner(**dict(profile), name="site", file="site.yaml")
+    facts = {
+        "image_id": "sha256:1",
+        "digest": None,
+        "repository": None,
+        "python": "python3",
+        "pinned": True,
+        "packages": None,
+    }
+    if container == "podman":
+        assert _again(runner, parse_image("cpu").text, facts).run_as == "sha256:1"
+        return
+    with pytest.raises(EnvironmentMissingError, match="recorded no digest to pull it by"):
+        _again(runner, "cpu", facts)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from attnspec.errors import InputError, SpecError
+from attnspec.images.reference import parse_image
 from attnspec.launch.device_peaks import nominal_tflops
-from attnspec.launch.runner_profile import load_runner, read_runner, runner_names, search_folders
+from attnspec.launch.place import survey
+from attnspec.launch.runner_profile import Profile, Runner, load_runner, read_runner, runner_names, search_folders
 from attnspec.resources import shipped
 from attnspec.support import Device
 
@@ -137,3 +140,48 @@ def test_nominal_throughput_is_half_the_peak_of_the_first_device_that_fits():
     assert nominal_tflops(load_runner("slurm-b200", SHIPPED), "float16") == 2250 / 2
     assert nominal_tflops(load_runner("h200", SHIPPED), "float64") is None
     assert nominal_tflops(load_runner("local", SHIPPED), "bfloat16") is None
+
+
+@pytest.mark.parametrize(
+    ("flag", "fine"),
+    [
+        ("--exclusive", True),
+        ("--constraint=h100&ib", True),
+        ("--mem=0", True),
+        ("--nodelist=n[1-8]", True),
+        ("--wait", False),
+        ("--test-only", False),
+        ("--clusters=other", False),
+        ("--outp=/tmp/x", False),
+        ("--part=other", False),
+        ("-N4", False),
+        ("4", False),
+        ("--comment=a\nb", False),
+    ],
+)
+def test_flags_of_sbatch(tmp_path, flag, fine):
+    file = tmp_path / "site.yaml"
+    file.write_text(f"launcher: slurm\ndevice: {{type: cpu}}\nslurm: {{extra: [{json.dumps(flag)}]}}\n")
+    if fine:
+        assert read_runner(file).slurm.extra == (flag,)
+        return
+    with pytest.raises(SpecError, match=r"slurm\.extra\[0\]"):
+        read_runner(file)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "options", "told"),
+    [
+        ("local", {"foo": 1}, "unknown key 'foo'"),
+        ("apptainer", {"foo": 1}, "unknown key 'foo'"),
+        ("apptainer", {"network": "bridge"}, "network.*bridge"),
+        ("podman", {"extra": ["other-image"]}, "extra.*allowed: a long flag"),
+        ("docker", {"extra": ["-v", "/a:/b"]}, "extra.*allowed: a long flag"),
+        ("docker", {"extra": ["--entrypoint=sh"]}, "--entrypoint is set by attnspec"),
+    ],
+)
+def test_options_of_every_launcher_are_checked_before_anything_starts(launcher, options, told):
+    image = [] if launcher == "local" else [parse_image(f"registry.example/a@sha256:{'1' * 64}")]
+    profile = Profile(launcher=launcher, image=image, options=options)
+    with pytest.raises(SpecError, match=told):
+        survey(Runner(**dict(profile), name="x", file="x.yaml"), python_in_use="python3")

@@ -3,7 +3,9 @@
 `install(folder)` makes a folder of programs, to be put in front of PATH, that keep their state in FAKE_SLURM. Jobs run
 at once, as processes of this machine; srun starts its tasks here, whatever nodes are asked for. What every program was
 called with is kept in calls.jsonl. FAKE_SLURM/behaviour.json may hold:
-  sbatch: a message with which sbatch fails; forget: after taking the job, sbatch ends without saying its number
+  sbatch: a message with which sbatch fails; mute: after taking the job, sbatch fails without saying its number
+  limit: so many jobs may wait or run; forgotten: numbers of jobs that squeue, sacct and scontrol no longer know
+  steps: how often asking for a job's steps fails
   accounting: false makes sacct fail; silent: a node answers no roll call; nodes, tasks: what a job is given, in the place of what it asks for
 """
 
@@ -76,6 +78,9 @@ def run_sbatch(argv: list[str]) -> int:
         print(f"sbatch: error: {told['sbatch']}", file=sys.stderr)
         return 1
     with jobs() as held:
+        if sum(job["state"] in ("PENDING", "RUNNING") for job in held.values()) >= told.get("limit", 99):
+            print("sbatch: error: Job violates accounting/QOS policy (job submit limit, ...)", file=sys.stderr)
+            return 1
         number = len(held) + 1
         job = {
             "name": asked["job-name"],
@@ -88,8 +93,9 @@ def run_sbatch(argv: list[str]) -> int:
         }
         held[str(number)] = job
     begin(number)
-    if told.get("forget"):
-        time.sleep(60)
+    if told.get("mute"):
+        print("sbatch: error: Socket timed out on send/recv operation", file=sys.stderr)
+        return 1
     print(number)
     return 0
 
@@ -136,12 +142,23 @@ def run_job(argv: list[str]) -> int:
     return 0
 
 
+def known(held: dict) -> list[tuple[str, dict]]:
+    """The jobs that Slurm still knows."""
+    return [(number, job) for number, job in held.items() if int(number) not in behaviour().get("forgotten", [])]
+
+
 def run_squeue(argv: list[str]) -> int:
     asked, _ = options(argv)
     if "steps" in asked:
+        failures = state_folder() / "steps"
+        with failures.open("a") as file:
+            file.write(".")
+        if failures.stat().st_size <= behaviour().get("steps", 0):
+            print("slurm_load_jobs error: Socket timed out on send/recv operation", file=sys.stderr)
+            return 1
         return 0
     with jobs() as held:
-        for number, job in held.items():
+        for number, job in known(held):
             live = job["state"] in ("PENDING", "RUNNING", "REQUEUED")
             if asked.get("name") in (None, job["name"]) and (live or "states" in asked):
                 reason = "None" if job["state"] == "RUNNING" else "Resources"
@@ -155,7 +172,7 @@ def run_sacct(argv: list[str]) -> int:
         print("Slurm accounting storage is disabled", file=sys.stderr)
         return 1
     with jobs() as held:
-        for number, job in held.items():
+        for number, job in known(held):
             if asked.get("name") == job["name"]:
                 print(number)
             elif number in asked.get("jobs", "").split(","):
@@ -169,7 +186,7 @@ def run_scontrol(argv: list[str]) -> int:
         return 0
     number = argv[-1]
     with jobs() as held:
-        if number not in held:
+        if number not in dict(known(held)):
             print("slurm_load_jobs error: Invalid job id specified", file=sys.stderr)
             return 1
         print(f"JobId={number} JobName={held[number]['name']} JobState={held[number]['state']} Reason=None")
