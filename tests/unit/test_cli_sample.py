@@ -57,7 +57,7 @@ def test_the_picture(tmp_path):
     assert len(json.loads(result.stdout)["packs"]) == 20
     content = path.read_bytes()
     assert content.startswith(b"\x89PNG")
-    assert int.from_bytes(content[16:20], "big") == 1920 and int.from_bytes(content[20:24], "big") == 1280
+    assert int.from_bytes(content[16:20], "big") == 1432 and int.from_bytes(content[20:24], "big") == 960
 
 
 @pytest.mark.parametrize(
