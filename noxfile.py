@@ -70,7 +70,7 @@ def tests(session: nox.Session) -> None:
         "-m",
         "not gpu and not integration and not slow",
         "-n",
-        "3",
+        "2",
         "--dist",
         "worksteal",
         *(session.posargs or QUICK),

@@ -142,6 +142,7 @@ def test_heads_that_are_fewer_than_ranks_or_one_each(pools, heads, size):
     check(pools(size), asked, shape_of("float64", *heads), shipped(["varlen_causal"]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
 def test_narrow_types_and_another_kernel(pools, dtype):
     asked = [implementation(name, "sdpa", params) for name, params in meshes(4)]
@@ -200,6 +201,7 @@ def test_the_libraries_calls_on_parts_of_the_mask(pools, name):
             compare(put_together(found, slices), wanted, 1e-4, f"{one.strategy} {dict(one.strategy_params)} on {mask}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "masks"), [(2, ("varlen_causal", "full")), pytest.param(4, MASKS, marks=pytest.mark.slow)]
 )

@@ -9,6 +9,8 @@ from worker_requests import case
 
 from attnspec.record.journal import read_journal
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def pool():
@@ -46,10 +48,7 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["ring_p2p", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ulysses", "ring_allgather", "hybrid_dcp"))],
-)
+@pytest.mark.parametrize("name", ["ring_p2p", "ulysses", "ring_allgather", "hybrid_dcp"])
 def test_a_fault_on_one_rank_is_one_outcome_and_the_others_go_on(pool, tmp_path, name):
     bad = [strategy(name, fault, pass_) for fault, pass_, *_ in FAULTS]
     found, journal = outcomes(pool, tmp_path, *bad, strategy(name, case_name="good"))

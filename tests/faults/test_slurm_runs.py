@@ -26,6 +26,8 @@ from attnspec.plan.requests import narrowed
 sys.path.insert(0, str(Path(__file__).parents[1] / "fakes" / "slurm"))
 import programs
 
+pytestmark = pytest.mark.slow
+
 RUNNER = "launcher: slurm\ngpus_per_node: 1\ndevice: {type: cpu}\nslurm: {partition: main, time: '10'}\n"
 
 
@@ -123,7 +125,6 @@ def test_a_job_is_submitted_once_and_not_again_for_what_is_ok(host: SlurmHost) -
     assert workers_of(host.folder.path) == []
 
 
-@pytest.mark.slow
 def test_a_host_that_dies_right_after_submitting_finds_its_job_by_name(
     host: SlurmHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,7 +148,6 @@ def test_a_host_that_dies_right_after_submitting_finds_its_job_by_name(
     host.check_complete()
 
 
-@pytest.mark.slow
 def test_what_sbatch_says_is_told_and_the_submission_never_starts(host: SlurmHost) -> None:
     host.behave_cluster(sbatch="Batch job submission failed: Invalid account or account/partition combination")
     with pytest.raises(EnvironmentMissingError, match=r"sbatch failed: sbatch: error: .*Invalid account"):
@@ -159,7 +159,6 @@ def test_what_sbatch_says_is_told_and_the_submission_never_starts(host: SlurmHos
     assert str((first / "claim-0").readlink()) == "void"
 
 
-@pytest.mark.slow
 def test_a_lost_node_costs_a_submission_and_no_round_twice(host: SlurmHost) -> None:
     host.env["FAKE_ROUND_S"] = "0.1"
     host.when("runs on", lambda job: (programs.time.sleep(0.6), programs.end(job, "NODE_FAIL")))
@@ -169,7 +168,6 @@ def test_a_lost_node_costs_a_submission_and_no_round_twice(host: SlurmHost) -> N
     host.check_complete()
 
 
-@pytest.mark.slow
 def test_a_requeued_job_goes_on_under_its_own_number(host: SlurmHost) -> None:
     host.env["FAKE_ROUND_S"] = "0.1"
     host.when("runs on", lambda job: (programs.time.sleep(0.6), programs.end(job, "REQUEUED")))
@@ -179,7 +177,6 @@ def test_a_requeued_job_goes_on_under_its_own_number(host: SlurmHost) -> None:
     host.check_complete()
 
 
-@pytest.mark.slow
 def test_a_job_that_is_lost_again_and_again_is_given_up(host: SlurmHost) -> None:
     host.behave(reference={"do": "hang", "phase": "setup"})
     host.when("runs on", lambda job: programs.end(job, "TIMEOUT"), times=9)
@@ -189,7 +186,6 @@ def test_a_job_that_is_lost_again_and_again_is_given_up(host: SlurmHost) -> None
     assert host.rows()[0]["reason"] == "Slurm job 3 ended: time limit; so did 2 before it, without a result"
 
 
-@pytest.mark.slow
 def test_a_job_cancelled_in_slurm_is_not_submitted_again(host: SlurmHost) -> None:
     host.env["FAKE_ROUND_S"] = "0.3"
     host.when("runs on", lambda job: programs.end(job, "CANCELLED"))
@@ -199,7 +195,6 @@ def test_a_job_cancelled_in_slurm_is_not_submitted_again(host: SlurmHost) -> Non
     assert workers_of(host.folder.path) == []
 
 
-@pytest.mark.slow
 def test_starting_anew_takes_up_nothing_that_is_over(host: SlurmHost) -> None:
     assert host.run().exit_code == 0
     (folder,) = host.folder.path.glob("artifacts/slurm/*-1")
@@ -214,7 +209,6 @@ def test_starting_anew_takes_up_nothing_that_is_over(host: SlurmHost) -> None:
     host.check_complete()
 
 
-@pytest.mark.slow
 def test_cancel_ends_what_nobody_watches_and_a_second_cancel_finds_nothing(
     host: SlurmHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,7 +246,6 @@ def test_a_wrong_allocation_is_told_with_the_numbers(host: SlurmHost, given: dic
     assert not (host.cluster / "ranks.jsonl").exists()
 
 
-@pytest.mark.slow
 def test_another_device_than_expected_ends_the_job(host: SlurmHost) -> None:
     host.profile.write_text(RUNNER.replace("{type: cpu}", "{type: cuda, model: H100}"))
     told = "runner cluster expects a CUDA device named H100; found fake device"
@@ -260,7 +253,6 @@ def test_another_device_than_expected_ends_the_job(host: SlurmHost) -> None:
         host.run()
 
 
-@pytest.mark.slow
 def test_a_crash_hits_only_the_culprit(host: SlurmHost) -> None:
     host.behave(sdpa={"do": "signal SIGSEGV"})
     assert host.run().exit_code == 1
@@ -271,7 +263,6 @@ def test_a_crash_hits_only_the_culprit(host: SlurmHost) -> None:
     assert len(host.submissions()) == 1
 
 
-@pytest.mark.slow
 def test_a_crash_on_nodes_that_do_not_answer_is_blamed_on_no_case(host: SlurmHost) -> None:
     host.behave(sdpa={"do": "signal SIGKILL", "attempts": 1})
     host.behave_cluster(silent=True)
@@ -283,7 +274,6 @@ def test_a_crash_on_nodes_that_do_not_answer_is_blamed_on_no_case(host: SlurmHos
     assert not any(word.startswith("--begin") for word in first)
 
 
-@pytest.mark.slow
 def test_jobs_wait_for_each_other_as_the_profile_says(host: SlurmHost, tmp_path: Path) -> None:
     spec = SMALL.replace("sdpa]", '{sdpa: {env: {NAME: "1"}}}]')
     (tmp_path / "two").mkdir()
@@ -297,7 +287,6 @@ def test_jobs_wait_for_each_other_as_the_profile_says(host: SlurmHost, tmp_path:
     assert {one["ended"] for one in two.submissions()} == {"done"}
 
 
-@pytest.mark.slow
 def test_a_job_that_slurm_forgets_while_it_runs_is_submitted_again(
     host: SlurmHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -317,7 +306,6 @@ def test_a_job_that_slurm_forgets_while_it_runs_is_submitted_again(
     host.check_complete()
 
 
-@pytest.mark.slow
 def test_a_submission_whose_answer_was_lost_is_found_by_its_name(host: SlurmHost) -> None:
     host.behave_cluster(mute=True)
     assert host.run().exit_code == 0
@@ -326,7 +314,6 @@ def test_a_submission_whose_answer_was_lost_is_found_by_its_name(host: SlurmHost
     host.check_complete()
 
 
-@pytest.mark.slow
 def test_what_slurm_refuses_while_a_run_is_under_way_is_submitted_later(host: SlurmHost) -> None:
     def refuse(job: str) -> None:
         host.behave_cluster(sbatch="Slurm temporarily unable to accept job")
@@ -347,7 +334,6 @@ def test_what_slurm_refuses_while_a_run_is_under_way_is_submitted_later(host: Sl
     host.check_complete()
 
 
-@pytest.mark.slow
 def test_a_limit_of_jobs_makes_the_others_wait(host: SlurmHost, tmp_path: Path) -> None:
     (tmp_path / "two").mkdir()
     two = SlurmHost(tmp_path / "two" / "run", SMALL.replace("sdpa]", '{sdpa: {env: {NAME: "1"}}}]'))
@@ -360,7 +346,6 @@ def test_a_limit_of_jobs_makes_the_others_wait(host: SlurmHost, tmp_path: Path) 
     assert [one["ended"] for one in two.submissions()] == ["done", "done"]
 
 
-@pytest.mark.slow
 def test_a_busy_controller_costs_the_supervisor_nothing(host: SlurmHost) -> None:
     host.behave_cluster(steps=2)
     assert host.run().exit_code == 0
@@ -368,7 +353,6 @@ def test_a_busy_controller_costs_the_supervisor_nothing(host: SlurmHost) -> None
     host.check_complete()
 
 
-@pytest.mark.slow
 def test_another_slurm_runner_does_not_work_beside_jobs_of_the_first(
     host: SlurmHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:

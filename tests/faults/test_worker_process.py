@@ -16,6 +16,8 @@ from attnspec.record.journal import read_journal
 from attnspec.wire import EXIT_MISSING, Measure, dumps
 from attnspec.worker.control import Stop, Stopped, descendants
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 LONG = Measure(min_iters=100_000, max_seconds=600.0, ci=0.0)
 
@@ -82,7 +84,6 @@ def test_a_closed_control_pipe_ends_the_worker_and_what_it_started(tmp_path):
     worker.reader.join(10)
 
 
-@pytest.mark.slow
 def test_a_killed_worker_leaves_a_readable_journal(tmp_path):
     worker = Worker(tmp_path, endless(tmp_path))
     worker.wait_for(three_rounds)
@@ -93,7 +94,6 @@ def test_a_killed_worker_leaves_a_readable_journal(tmp_path):
     assert told <= kept
 
 
-@pytest.mark.slow
 def test_sigint_ends_like_sigterm(tmp_path):
     worker = Worker(tmp_path, endless(tmp_path))
     worker.wait_for(three_rounds)
@@ -101,7 +101,6 @@ def test_sigint_ends_like_sigterm(tmp_path):
     assert worker.wait() == 128 + signal.SIGINT
 
 
-@pytest.mark.slow
 def test_a_missing_device_is_said_before_hello(tmp_path):
     asked = request(tmp_path, workload(tmp_path, [case("reference", name="a")]), device="cuda")
     worker = Worker(tmp_path, asked, CUDA_VISIBLE_DEVICES="")
@@ -110,7 +109,6 @@ def test_a_missing_device_is_said_before_hello(tmp_path):
     assert "the runner expects a CUDA device and torch finds none" in worker.log.read_text()
 
 
-@pytest.mark.slow
 def test_what_libraries_print_is_no_event(tmp_path):
     plugin = tmp_path / "chatty.py"
     plugin.write_text(
