@@ -79,8 +79,10 @@ def tests(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def slow(session: nox.Session) -> None:
-    """What takes longer on the CPU: large sizes, many seeds, faults with real workers."""
+    """What takes longer on the CPU: large sizes, many seeds, faults with real workers, other libraries' strategies."""
     install(session, *TESTS)
+    # Without flash-attn and transformers, which they need on GPUs and the tests stand in for.
+    install(session, "--no-deps", "ring-flash-attn==0.1.8", "yunchang==0.6.4")
     session.run("pytest", "-m", "slow and not gpu and not integration", "-n", "2", *session.posargs)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,10 @@ from attnspec import plugins
 # One thread for torch here and in the workers that tests start: the tensors are small, pytest runs one process a core,
 # and threads that wait for each other on busy cores cost many times what they bring. Before anything imports torch.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# What starts tests in the background may have them ignore Ctrl-C, and so what they start: tests of signals send it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 TOYS = Path(__file__).parent / "toys"
 

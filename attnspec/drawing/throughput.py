@@ -6,12 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from attnspec.drawing.cases import peak_of
 from attnspec.drawing.grouped_bars import Bar
-from attnspec.drawing.look import Row
+from attnspec.drawing.look import PASS_TITLES, Row, mask_title
 from attnspec.drawing.page_numbering import is_page_shape, page_device, page_figure
 from attnspec.launch.known_devices import known_device
 
 _POINT = ("level", "mask", "mask_params", "pass", "seqlen", "cp_size", "kernel", "strategy")
 _SHAPE = ("batch", "num_heads_q", "num_heads_kv", "head_dim", "dtype")
+
+PICTURE = ("device", "mask", "mask_params", "pass", *_SHAPE)
+"""What the rows of one picture have in common."""
 
 Point = tuple[object, ...]
 
@@ -101,3 +104,9 @@ def page_words(row: Row) -> str:
 
 def _per_gpu(row: Row, column: str) -> float | None:
     return None if row[column] is None or row["status"] != "ok" else row[column] / row["cp_size"]
+
+
+def picture_title(row: Row) -> str:
+    """Mask and pass in words, as a title."""
+    name = mask_title(row["mask"], row["mask_params"])
+    return f"{name[0].upper()}{name[1:]}, {PASS_TITLES[row['pass']]}"

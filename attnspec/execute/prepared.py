@@ -36,7 +36,8 @@ class Prepared:
 
     needs_backward: it was bound for a backward (passes bwd, fwd_bwd). lse_tolerance: as in BoundKernel. q_rows, k_rows:
     positions that this rank's tensors hold, None for the whole sequence in order. partials: into how many parts the
-    keys of a row are split and merged. mesh, comm_bytes, load_imbalance and padding_tokens are facts of a strategy.
+    keys of a row are split and merged; kernel_partials: into how many the kernel splits each of these again. mesh,
+    comm_bytes, load_imbalance and padding_tokens are facts of a strategy.
     """
 
     bound: BoundKernel
@@ -47,6 +48,7 @@ class Prepared:
     q_rows: IntArray | None = None
     k_rows: IntArray | None = None
     partials: int = 1
+    kernel_partials: int = 1
     mesh: str | None = None
     comm_bytes: int | None = None
     load_imbalance: float | None = None
@@ -114,6 +116,7 @@ def prepare_kernel(implementation: Implementation, problem: Problem, provider: s
         lower_s=time.perf_counter() - started,
         backend=bound.backend,
         lse_tolerance=getattr(bound, "lse_tolerance", 0.0),
+        kernel_partials=getattr(bound, "partials", 1),
     )
 
 

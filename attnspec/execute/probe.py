@@ -8,8 +8,8 @@ Blind to scale and accumulation; the oracle's rows are for those.
 Where partial results over parts of the keys are rounded and merged, a part's mean can be as large as 1 where the whole
 row's is small (a position bit is the same for long runs of keys), and its rounding hides a key. There each element is
 held to that rounding only, and the random dimensions of a head together to theirs: a part's mean of n codes is about
-1 / sqrt(n), so the root mean square of the errors stays under the 1 / n of one key too many up to 40,000 keys a row
-(lse shows that up to 100,000), and under that of one key in the place of another up to 80,000.
+1 / sqrt(n), so the root mean square of the errors stays under the 1 / n of one key too many up to 38,000 keys a row
+(lse shows that up to 80,000), and under that of one key in the place of another up to 79,000.
 """
 
 from __future__ import annotations

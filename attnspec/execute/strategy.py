@@ -47,11 +47,14 @@ def prepare_strategy(
     module = plugins.load("kernels", implementation.kernel)
     params = kernel_params(implementation)
 
+    kernel_partials = [1]
+
     def bind(shape: Shape, slices: AttnSlices) -> BoundKernel:
         part = dataclasses.replace(problem, shape=shape, slices=slices)
         module.SUPPORT.check(part)
         lowered = module.lower(part, params, provider)
         bound: BoundKernel = module.bind(lowered, part, params, provider, problem.device)
+        kernel_partials.append(getattr(bound, "partials", 1))
         return bound
 
     transport = agreement.ranks.transport
@@ -66,6 +69,7 @@ def prepare_strategy(
         q_rows=plan.q_tokens(transport.rank),
         k_rows=plan.k_tokens(transport.rank),
         partials=plan.partials,
+        kernel_partials=max(kernel_partials),
         mesh=canonical_json(dict(plan.mesh)),
         load_imbalance=load_imbalance(plan.areas),
         padding_tokens=plan.padding_tokens,

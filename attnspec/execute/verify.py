@@ -251,7 +251,7 @@ def _probe_findings(prepared: Prepared, checks: Checks, tensors: Tensors, calls:
     inputs = prepared.bound.load(torch.zeros_like(tensors.q_BTND), tensors.k_BSGD, values_BSGD)
     out_BTND, lse_BNT = calls.canonical_out(calls.forward(inputs))
     yield _finite("out of the mask probe", out_BTND, prepared.q_rows)
-    partials = max(prepared.partials, getattr(prepared.bound, "partials", 1))
+    partials = prepared.partials * prepared.kernel_partials
     yield check_probe(codes, out_BTND, lse_BNT, lse_tolerance=prepared.lse_tolerance, partials=partials)
 
 

@@ -14,11 +14,13 @@ from attnspec.drawing.cases import Cases, by_picture, slug
 from attnspec.drawing.grouped_bars import grouped_bars
 from attnspec.drawing.look import PASS_TITLES, Drawing, Row, mask_title
 from attnspec.drawing.throughput import (
+    PICTURE,
     Point,
     badge_of,
     bars,
     page_words,
     peak_value,
+    picture_title,
     published_points,
     shape_text,
     worth_drawing,
@@ -28,15 +30,13 @@ from attnspec.units import format_count
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_PICTURE = ("device", "mask", "mask_params", "pass", "batch", "num_heads_q", "num_heads_kv", "head_dim", "dtype")
-
 
 def drawings(cases: Cases) -> list[Drawing]:
     """One drawing per device, mask, pass, shape and tokens per rank that holds distributed cases."""
     points = published_points(cases.published)
     made = []
     rows = [row for row in cases.measured if row["level"] == "distributed"]
-    for held in filter(worth_drawing, by_picture(rows, *_PICTURE).values()):
+    for held in filter(worth_drawing, by_picture(rows, *PICTURE).values()):
         ran = [row for row in held if row["status"] != "skipped"]
         shares = sorted({row["seqlen_per_rank"] for row in ran})
         if len({row["cp_size"] for row in ran}) == 1 < len(shares):
@@ -52,7 +52,7 @@ def _drawing(rows: Sequence[Row], share: int | None, points: Mapping[Point, Row]
     """share: tokens per rank; None where these are the axis."""
     first = rows[0]
     name, pass_ = mask_title(first["mask"], first["mask_params"]), PASS_TITLES[first["pass"]]
-    title = f"{name[0].upper()}{name[1:]}, {pass_}"
+    title = picture_title(first)
     size = f"{first['cp_size']} GPUs" if share is None else f"{format_count(share)} tokens per GPU"
     axis = "seqlen_per_rank" if share is None else "cp_size"
 

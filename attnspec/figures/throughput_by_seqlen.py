@@ -13,11 +13,13 @@ from attnspec.drawing.cases import Cases, by_picture, slug
 from attnspec.drawing.grouped_bars import grouped_bars
 from attnspec.drawing.look import PASS_TITLES, Drawing, Row, mask_title
 from attnspec.drawing.throughput import (
+    PICTURE,
     Point,
     badge_of,
     bars,
     page_words,
     peak_value,
+    picture_title,
     published_points,
     shape_text,
     worth_drawing,
@@ -27,20 +29,18 @@ from attnspec.units import format_count
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_PICTURE = ("device", "mask", "mask_params", "pass", "batch", "num_heads_q", "num_heads_kv", "head_dim", "dtype")
-
 
 def drawings(cases: Cases) -> list[Drawing]:
     """One drawing per device, mask, pass and shape that holds kernel-level cases."""
     points = published_points(cases.published)
     kernel = [row for row in cases.measured if row["level"] == "kernel"]
-    return [_drawing(rows, points) for rows in by_picture(kernel, *_PICTURE).values() if worth_drawing(rows)]
+    return [_drawing(rows, points) for rows in by_picture(kernel, *PICTURE).values() if worth_drawing(rows)]
 
 
 def _drawing(rows: Sequence[Row], points: Mapping[Point, Row]) -> Drawing:
     first = rows[0]
     name, pass_ = mask_title(first["mask"], first["mask_params"]), PASS_TITLES[first["pass"]]
-    title = f"{name[0].upper()}{name[1:]}, {pass_}"
+    title = picture_title(first)
 
     def draw() -> Figure:
         return grouped_bars(

@@ -14,7 +14,7 @@ from attnspec.errors import EnvironmentMissingError, InputError
 from attnspec.images.folder import image_folders
 from attnspec.images.pinning import Choice, PinnedImage, choose, declared, pin
 from attnspec.images.store import ImageStore
-from attnspec.launch.found import PATIENCE_S, PROBE, Found, found_from
+from attnspec.launch.found import PATIENCE_S, Found, ask
 from attnspec.launch.runner_profile import Runner
 from attnspec.launchers import Mounted
 from attnspec.launchers._containers import (
@@ -154,19 +154,5 @@ def look_inside(runner: Runner, image: PinnedImage, python: str) -> Found:
     container = Container(
         image=image.run_as, env=runner.env, gpus=uses_gpus(runner), network="none", mounts=mounted(runner)
     )
-    argv = [*_RENDERERS[runner.launcher](container), python, "-c", PROBE]
     added = apptainer_env(container) if runner.launcher == "apptainer" else {}
-    try:
-        answer = subprocess.run(
-            argv,
-            env={**os.environ, **added},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=PATIENCE_S,
-            check=False,
-        )
-    except OSError as error:
-        raise EnvironmentMissingError(f"{argv[0]} cannot be started: {error.strerror}") from None
-    except subprocess.TimeoutExpired:
-        raise EnvironmentMissingError(f"{python} in image {image.name} gave no answer in {PATIENCE_S:g} s") from None
-    return found_from(answer, f"{python} in image {image.name}")
+    return ask([*_RENDERERS[runner.launcher](container), python], added, f"{python} in image {image.name}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -79,9 +79,14 @@ UNSEEN = Found(python="", versions={}, missing={}, cuda=None, devices=())
 
 def look(python: str, env: Mapping[str, str]) -> Found:
     """Ask an interpreter. env: of the runner, added to the host's own. Raises EnvironmentMissingError when it fails."""
+    return ask([python], env, f"the runner's python {python}")
+
+
+def ask(interpreter: Sequence[str], env: Mapping[str, str], who: str) -> Found:
+    """Run PROBE in an interpreter, also in a container's. Raises EnvironmentMissingError, which names `who`."""
     try:
         answer = subprocess.run(
-            [python, "-c", PROBE],
+            [*interpreter, "-c", PROBE],
             env={**os.environ, **env},
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -89,16 +94,9 @@ def look(python: str, env: Mapping[str, str]) -> Found:
             check=False,
         )
     except OSError as error:
-        raise EnvironmentMissingError(f"the runner's python {python} cannot be started: {error.strerror}") from None
+        raise EnvironmentMissingError(f"{who}: {interpreter[0]} cannot be started: {error.strerror}") from None
     except subprocess.TimeoutExpired:
-        raise EnvironmentMissingError(
-            f"the runner's python {python} gave no answer in {PATIENCE_S:g} s while importing torch"
-        ) from None
-    return found_from(answer, f"the runner's python {python}")
-
-
-def found_from(answer: subprocess.CompletedProcess[bytes], who: str) -> Found:
-    """What PROBE's answer says. Raises EnvironmentMissingError, which names `who`, when it is none."""
+        raise EnvironmentMissingError(f"{who} gave no answer in {PATIENCE_S:g} s while importing torch") from None
     try:
         content: dict[str, Any] = json.loads(answer.stdout.splitlines()[-1])
     except (IndexError, ValueError):

@@ -1,4 +1,4 @@
-"""Jobs of a run on Slurm: submit, watch, take up again what an earlier host left, resubmit what was lost.
+"""Jobs of a run on Slurm: have them submitted, watch, take up again what an earlier host left, resubmit what was lost.
 
 The host may vanish at any moment: every submission is written down before sbatch and found again by its name, the jobs
 go on by themselves, and the next `run` takes them up. SIGINT and SIGTERM cancel the jobs; SIGHUP leaves them running.
@@ -7,12 +7,7 @@ go on by themselves, and the next `run` takes them up. SIGINT and SIGTERM cancel
 from __future__ import annotations
 
 import dataclasses
-import os
-import re
-import secrets
-import shutil
 import signal
-import sys
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -20,22 +15,17 @@ from typing import Any
 
 from attnspec.errors import EnvironmentMissingError, InputError, JournalError
 from attnspec.launch.happenings import CaseEnded, JobBegan, Said, Watcher
-from attnspec.launch.job_runner import Launch, happenings_of, newest_environment, num_packs, template
-from attnspec.launch.provenance import PACKAGE
+from attnspec.launch.job_runner import Launch, happenings_of, newest_environment
 from attnspec.launch.slurm_cluster import Cluster, JobState, SlurmError
 from attnspec.launch.slurm_judgement import MAX_TRIES, Judgement, Next, judge
 from attnspec.launch.slurm_order import (
-    Expected,
-    SlurmOrder,
     Submission,
     SubmissionFolder,
-    submission_folders,
-    submissions_path,
 )
-from attnspec.launch.slurm_place import allocation_of, launcher_params, step_of
+from attnspec.launch.slurm_place import launcher_params
 from attnspec.launch.slurm_submissions import cancel_marker, cancel_submissions, locate
+from attnspec.launch.slurm_submitter import Submitter, at_limit
 from attnspec.launch.stop_signals import StopSignals
-from attnspec.launchers.slurm import batch_script, sbatch_argv
 from attnspec.plan import Case, Job
 from attnspec.record.journal import JournalWriter, read_journal
 from attnspec.record.status import FAILED, REASON_CODES, Status
@@ -46,8 +36,6 @@ AGAIN_S = 60.0
 """Time between attempts to submit a job that Slurm did not take."""
 REFUSED_S = 1800.0
 """How long that is tried while nothing else of the run is in Slurm."""
-_LIMIT = re.compile(r"violates accounting/QOS policy|MaxSubmitJob")
-"""sbatch's words where a user or account has as many jobs as it may have."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +98,7 @@ class SlurmRun:
         self._poll_s = POLL_S if poll_s is None else poll_s
         self._cluster = Cluster()
         self._params = launcher_params(launch.runner)
+        self._submitter = Submitter(launch, self._cluster)
         self._followed: list[_Followed] = []
         self._lanes: list[int | None] = [None] * self._params.jobs_at_once
         self._states: dict[int, JobState] = {}
@@ -183,7 +172,7 @@ class SlurmRun:
             try:
                 self._submit(followed)
             except SlurmError as error:
-                if not (self._followed and _LIMIT.search(str(error))):
+                if not (self._followed and at_limit(error)):
                     raise
                 self._tell(f"{error}; it is submitted when others of this run have ended")
                 now = time.monotonic()
@@ -193,77 +182,14 @@ class SlurmRun:
     # Submitting
 
     def _submit(self, followed: _Followed, *, begin_in_s: int = 0) -> None:
-        launch, job = self._launch, followed.job
-        self._refuse_cancelled()
-        known = [int(folder.path.name.rpartition("-")[2]) for folder in submission_folders(launch.folder.path)]
-        number = max(known, default=0) + 1
-        folder = SubmissionFolder(path=submissions_path(launch.folder.path.resolve()) / f"{job.job_id}-{number}")
-        folder.path.mkdir(parents=True)
-        submission = Submission(
-            job_id=job.job_id,
-            number=number,
-            token=f"attnspec-{job.job_id[:12]}-{secrets.token_hex(8)}",
-            case_ids=tuple(case.case_id for case in followed.left),
-            submitted_ns=time.time_ns(),
+        folder, submission = self._submitter.submit(
+            followed.job, followed.left, after=self._next_lane(), begin_in_s=begin_in_s
         )
-        expected = launch.runner.device
-        order = SlurmOrder(
-            request=template(launch, job, frozenset(submission.case_ids)),
-            num_packs=num_packs(followed.left),
-            step=step_of(launch, job),
-            import_path=os.environ.get("PYTHONPATH") if launch.image_of(job) is None else None,
-            expected=Expected(
-                runner=launch.runner.name, type=expected.type, model=expected.model, capability=expected.capability
-            ),
-        )
-        script = batch_script(
-            python=self._params.host_python or sys.executable,
-            order=str(folder.order),
-            import_path=str(PACKAGE.parent),
-            title=f"attnspec job {job.job_id}, submission {number}",
-        )
-        folder.write_order(order, script)
-        folder.write_submission(submission)
-        argv = sbatch_argv(
-            allocation_of(launch.runner, job.world_size, launch.device, submission.token),
-            output=str(folder.slurm_log),
-            script=str(folder.script),
-            after=[one for one in (self._next_lane(),) if one is not None],
-            begin_in_s=begin_in_s,
-        )
-        slurm_id = self._sent(argv, folder, submission)
-        submission = _with(submission, slurm_id=slurm_id)
-        folder.write_submission(submission)
         followed.attach(folder, submission)
-        self._enter_lane(slurm_id)
-        self._states[slurm_id] = JobState(state="PENDING")
-        self._tell(f"submitted as Slurm job {slurm_id}")
-
-    def _refuse_cancelled(self) -> None:
-        if cancel_marker(self._launch.folder.path).exists():
-            raise EnvironmentMissingError("the run was cancelled from elsewhere")
-
-    def _sent(self, argv: Sequence[str], folder: SubmissionFolder, submission: Submission) -> int:
-        """sbatch's number of a submission. Raises EnvironmentMissingError where it has none; then it never starts."""
-        try:
-            self._refuse_cancelled()  # again: who cancels makes the mark first and looks for submissions then
-        except EnvironmentMissingError:
-            folder.give_up()
-            folder.write_submission(_with(submission, ended="never submitted"))
-            raise
-        try:
-            return self._cluster.submit(argv)
-        except SlurmError as error:
-            if _LIMIT.search(str(error)):
-                shutil.rmtree(folder.path, ignore_errors=True)  # it may be tried many times
-                raise
-            number = self._cluster.find(submission.token)
-            if number is None and not folder.give_up():
-                number = folder.started_as()
-            if number is not None:  # sbatch was heard, and its answer lost
-                return number
-            folder.write_submission(_with(submission, ended="never submitted"))
-            raise
+        assert submission.slurm_id is not None
+        self._enter_lane(submission.slurm_id)
+        self._states[submission.slurm_id] = JobState(state="PENDING")
+        self._tell(f"submitted as Slurm job {submission.slurm_id}")
 
     def _submit_again(self, followed: _Followed, *, begin_in_s: int = 0) -> None:
         """The same for a run that is under way: what Slurm does not take now is tried again for a while.
@@ -422,7 +348,7 @@ class SlurmRun:
 
     def _judged(self, followed: _Followed, how: str) -> None:
         assert followed.folder is not None and followed.submission is not None
-        followed.folder.write_submission(_with(followed.submission, ended=how))
+        followed.folder.write_submission(dataclasses.replace(followed.submission, ended=how))
 
     def _stop(self) -> None:
         if not self._followed:
@@ -444,10 +370,6 @@ class SlurmRun:
 
     def _tell(self, text: str) -> None:
         self._watch(Said(text=text))
-
-
-def _with(submission: Submission, **values: Any) -> Submission:
-    return dataclasses.replace(submission, **values)
 
 
 def standing_ok(rows: Sequence[Mapping[str, Any]], images: Mapping[str, str | None]) -> frozenset[str]:

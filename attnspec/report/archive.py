@@ -104,6 +104,7 @@ def unpack(archive: Path, into: Path) -> None:
                 path.parent.mkdir(exist_ok=True)
                 path.write_bytes(content)
     except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, UnicodeError) as error:
+        # zipfile raises the third for a compression that it lacks, the fourth for an encrypted entry.
         raise _no_export(archive, str(error)) from None
 
 

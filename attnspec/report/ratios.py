@@ -1,4 +1,4 @@
-"""Ratios of two measurements of many cases, with intervals that hold for all of them at once. Pure; numpy only.
+"""Ratios of two measurements of many cases, with intervals that hold for all of them at once. Pure.
 
 What is drawn again is the round (block bootstrap within packs, as for every interval here). A case has few rounds,
 often five, so its own draws know their spread badly, and quantiles far out, which many comparisons need, not at all.
@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy import optimize, special
 
-from attnspec.report.student_t import digamma, inverse_trigamma, trigamma, upper_quantile
 from attnspec.stats import CONFIDENCE, bootstrap_medians, median, seed_of
 
 NUM_RESAMPLES = 200
@@ -86,7 +86,7 @@ def ratios(pairs: Sequence[tuple[Sequence[Pack], Sequence[Pack]]], *, confidence
     reach = np.full(len(pairs), np.inf)
     known = dof > 0
     tail = (1 - confidence) / 2 / len(pairs)
-    reach[known] = np.sqrt(variances[known]) * upper_quantile(tail, dof[known])
+    reach[known] = -np.sqrt(variances[known]) * special.stdtrit(dof[known], tail)
     with np.errstate(over="ignore"):
         low, high = np.exp(logs - reach), np.exp(logs + reach)
     return [Ratio(*map(float, row)) for row in zip(np.exp(logs), low, high, strict=True)]
@@ -131,12 +131,24 @@ def _prior(variances: NDArray[np.float64], dof: NDArray[np.float64]) -> tuple[fl
     """How many degrees of freedom the other cases are worth, and the variance that they expect."""
     if len(variances) < LEAST_CASES:
         return 0.0, 0.0
-    logs = np.log(variances) - digamma(dof / 2) + np.log(dof / 2)
-    own = float(trigamma(dof / 2).mean())
+    logs = np.log(variances) - special.digamma(dof / 2) + np.log(dof / 2)
+    own = float(special.polygamma(1, dof / 2).mean())
     # All cases together are worth no more than what they were measured with.
-    weight = min(2 * inverse_trigamma(float(logs.var(ddof=1)) - own), float(dof.sum()))
-    half = np.array([weight / 2])
-    return weight, math.exp(float(logs.mean()) + float(digamma(half)[0]) - math.log(weight / 2))
+    weight = min(2 * _inverse_trigamma(float(logs.var(ddof=1)) - own), float(dof.sum()))
+    return weight, math.exp(float(logs.mean()) + float(special.digamma(weight / 2)) - math.log(weight / 2))
+
+
+def _inverse_trigamma(value: float) -> float:
+    """The positive number whose trigamma is `value`; infinity where that is not positive.
+
+    >>> round(_inverse_trigamma(1.6449340668), 6)
+    1.0
+    """
+    if value <= 0:
+        return math.inf
+    # 1/x < trigamma(x) < 1/x + 1/x^2 holds the root between these.
+    low, high = 1 / value, (1 + math.sqrt(1 + 4 * value)) / (2 * value)
+    return float(optimize.brentq(lambda x: special.polygamma(1, x) - value, low, high))
 
 
 def _total(packs: Sequence[Pack]) -> float:

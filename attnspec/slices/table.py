@@ -52,4 +52,5 @@ class AttnSlices:
 
     def rows(self) -> list[tuple[int, int, int, int, SliceType]]:
         """The slices as Python rows."""
-        return [(*map(int, bounds), SliceType(int(kind))) for bounds, kind in zip(self.ranges, self.types, strict=True)]  # type: ignore[misc]
+        held = zip(self.ranges.tolist(), self.types.tolist(), strict=True)
+        return [(q_start, q_end, k_start, k_end, SliceType(kind)) for (q_start, q_end, k_start, k_end), kind in held]

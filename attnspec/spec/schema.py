@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
 
-from pydantic.json_schema import models_json_schema
+from pydantic import BaseModel
+from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from attnspec import catalog
 from attnspec.catalog.params import COUNT_SCHEMA, UntitledJsonSchema, params_schema
@@ -33,8 +34,10 @@ _PROVIDER = "The package that runs the kernel; the first usable one if not given
 
 def json_schema() -> Json:
     """The schema of a spec file with the names and parameters of every plug-in."""
-    models = [(model, "validation") for model in (Spec, KernelSweep, DistributedSweep)]
-    _, made = models_json_schema(models, schema_generator=UntitledJsonSchema)  # type: ignore[arg-type]
+    models: list[tuple[type[BaseModel], JsonSchemaMode]] = [
+        (model, "validation") for model in (Spec, KernelSweep, DistributedSweep)
+    ]
+    _, made = models_json_schema(models, schema_generator=UntitledJsonSchema)
     defs: Json = {name: _filled(schema) for name, schema in made["$defs"].items()}
     defs["count"] = COUNT_SCHEMA
     defs["masks"] = _items("masks", _mask_settings)

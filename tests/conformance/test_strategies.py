@@ -100,7 +100,7 @@ def shipped(names):
     return {name: (mask_slices(name, DOCS, **MASKS[name]), DOCS) for name in names}
 
 
-@pytest.mark.parametrize("size", [2, 3, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", [2, *(pytest.param(size, marks=pytest.mark.slow) for size in (3, 4))])
 def test_strategies_are_the_specification(pools, size):
     asked = [implementation(name, strategy_params=params) for name, params in meshes(size)]
     check(pools(size), asked, shape_of(), shipped(QUICK_MASKS))
@@ -135,6 +135,7 @@ def test_any_slices_and_lengths(pools, size):
     check(pools(size), asked[::2] if size == 4 else asked, shape_of(batch=2), other_masks())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("heads", "size"), [((8, 1), 2), ((8, 2), 4), ((4, 4), 4)])
 def test_heads_that_are_fewer_than_ranks_or_one_each(pools, heads, size):
     asked = [implementation("ulysses"), implementation("usp", strategy_params={"ulysses_degree": 2})]
@@ -216,6 +217,7 @@ def test_what_is_sent_is_what_the_plan_says(pools, size, masks):
                 assert sent == planned, (mask, rank, cases[number // 2][0], ("fwd", "bwd")[number % 2])
 
 
+@pytest.mark.slow
 def test_ulysses_takes_a_kernel_without_explicit_backward(pools):
     asked = implementation("ulysses", "sdpa", backend="math")
     masks = {"causal": shipped(["causal"])["causal"]}

@@ -208,6 +208,7 @@ def test_of_a_cluster_the_nodes_and_images_are_told(tmp_path, monkeypatch):
     assert "given by a tag" in problem
 
 
+@pytest.mark.slow
 def test_another_device_than_the_runner_expects_is_told(toys, monkeypatch):
     monkeypatch.setattr(doctor, "look", lambda python, env: found({}))
     result = CliRunner().invoke(doctor.command, ["--runner", "h100"], standalone_mode=False)

@@ -102,7 +102,8 @@ def test_a_stopped_run_tells_what_is_done_and_resumes_exactly_the_rest(tmp_path:
     host.check_complete()
 
 
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGKILL])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_killed_worker_is_survived(tmp_path: Path, number: int) -> None:
     host = Host(tmp_path / "run", SMALL)
     process = started(host, 3, round_s=0.02)

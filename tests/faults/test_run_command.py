@@ -162,6 +162,7 @@ def test_a_runner_for_other_devices_is_exit_code_3_and_makes_nothing(
     assert not Path("runs/spec/plan.json").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_page")
 def test_status_and_cancel_of_a_run_that_works(work: Host, capsys: pytest.CaptureFixture[str]) -> None:
     host = Host(work.folder.path.parent / "long", SPEC)

@@ -69,6 +69,7 @@ def test_a_hang_is_ended_at_its_limit_and_leaves_nothing_behind(host: Host) -> N
     assert workers_of(host.folder.path) == []
 
 
+@pytest.mark.slow
 def test_a_case_that_always_hangs_times_out(tmp_path: Path) -> None:
     host = Host(tmp_path / "run", SMALL)
     host.behave(sdpa={"do": "hang", "phase": "verify"})

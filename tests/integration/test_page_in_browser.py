@@ -20,12 +20,16 @@ from attnspec.report import page as report_page
 from attnspec.report.page import write_report
 from attnspec.resources import shipped
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
+REQUIRED = os.environ.get("ATTNSPEC_REQUIRE_INTEGRATION") == "1"
+if REQUIRED:
+    from playwright import sync_api
+else:
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
 CHROMIUM = os.environ.get("ATTNSPEC_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the path: apt-get install chromium"),
+    pytest.mark.skipif(CHROMIUM is None and not REQUIRED, reason="no chromium on the path: apt-get install chromium"),
 ]
 PHONE = {"viewport": {"width": 390, "height": 844}, "device_scale_factor": 2, "is_mobile": True, "has_touch": True}
 
