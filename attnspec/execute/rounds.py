@@ -38,7 +38,8 @@ class NoSamplesError(AttnspecError):
 class Timed:
     """A case in the loop. rounds_done: journaled by earlier attempts, for this pack.
 
-    samples_ns: elapsed times of this attempt by round. warm_s: time of the warm-up. error: what ended it early.
+    samples_ns: elapsed times of this attempt by round. warm_s, spent_s: wall time of the warm-up and of the rounds.
+    error: what ended it early.
     """
 
     case_id: str
@@ -46,8 +47,8 @@ class Timed:
     rounds_done: int = 0
     samples_ns: list[list[float]] = field(default_factory=list)
     warm_s: float = 0.0
+    spent_s: float = 0.0
     error: Exception | None = None
-    _spent_s: float = 0.0
     _iterations: int = 1
     _next_check: int = 0
 
@@ -132,13 +133,13 @@ class _Loop:
         elapsed, cost_s = self._agreed(taken, self.now_s() - started)
         self.on_round(case, taken)
         case.samples_ns.append(elapsed)
-        case._spent_s += cost_s
+        case.spent_s += cost_s
 
     def finished(self, case: Timed) -> bool:
         """Enough samples, and a narrow interval or no budget left."""
         if case.next_round < self.least_rounds:
             return False
-        if case._spent_s >= self.measure.max_seconds:
+        if case.spent_s >= self.measure.max_seconds:
             return True
         if len(case.samples_ns) < max(case._next_check, 2):
             return False

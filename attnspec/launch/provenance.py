@@ -18,6 +18,8 @@ from attnspec.record.entries import Note
 from attnspec.wire import WIRE_VERSION
 
 PACKAGE = Path(attnspec.__file__).resolve().parent
+ADDING_UP = ("compile_ahead", "spent")
+"""Kinds of notes that tell what one attempt took."""
 
 
 def code_sha256(package: Path = PACKAGE) -> str:
@@ -99,11 +101,15 @@ def processor() -> str:
 
 
 def facts_of_workers(notes: Iterable[Note]) -> dict[str, Any]:
-    """The newest note of every kind and writer: environments, bandwidths, anchors, as the workers found them."""
+    """The newest note of every kind and writer: environments, bandwidths, anchors, as the workers found them.
+
+    Of what adds up over attempts, every attempt's own, as writer-attempt.
+    """
     newest: dict[str, dict[str, Any]] = {}
     for note in sorted(notes, key=lambda one: one.created_ns):
         if note.kind != "message":
-            newest.setdefault(note.kind, {})[note.writer] = note.data
+            name = f"{note.writer}-{note.attempt}" if note.kind in ADDING_UP else note.writer
+            newest.setdefault(note.kind, {})[name] = note.data
     return newest
 
 

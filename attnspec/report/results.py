@@ -104,27 +104,36 @@ def stability(folder: str) -> str:
 
 
 def costs(folder: str) -> str:
-    """Where the wall time of the runs went; what is left to the harness over the time inside timed iterations."""
+    """Where the wall time went, and all but compiling and verification over the time inside warm-up and rounds."""
     run, rows = _opened(folder)
     facts = run.provenance
     wall_s = sum((one["ended_ns"] - one["started_ns"]) / 1e9 for one in facts.get("runs", ()) if one.get("ended_ns"))
-    ahead = facts.get("workers", {}).get("compile_ahead", {}).values()
-    ahead_s = sum(one["wall_s"] for one in ahead)
+    workers = facts.get("workers", {})
+    spent: Counter[str] = Counter()
+    for one in workers.get("spent", {}).values():
+        spent.update(one)
+    if not spent["timed"]:
+        return "Not recorded.\n"
+    ahead_s = sum(one["wall_s"] for one in workers.get("compile_ahead", {}).values())
     compile_s = sum(row["compile_s"] or 0.0 for _, row in rows)
-    verify_s = sum(row["verify_s"] or 0.0 for _, row in rows)
-    timed_s = sum(run.timings["elapsed_ns"].to_pylist()) / 1e9
+    verify_s = spent["oracle"] + spent["verify"] - compile_s
     rest_s = wall_s - ahead_s - compile_s - verify_s
     seconds = {
         "wall time of all runs": wall_s,
-        "compiling ahead (last run)": ahead_s,
+        "compiling ahead": ahead_s,
         "compiling in the worker": compile_s,
         "verification": verify_s,
-        "timed iterations": timed_s,
-        "the rest with the timed iterations": rest_s,
+        "inside warm-up and timed iterations": spent["timed"],
+        "the rest of the timing loop": spent["measure"] - spent["timed"],
+        "lowering, binding, tensors": spent["setup"],
+        "peak memory and names of device kernels": spent["inspect"],
     }
+    seconds["starting, planning, sampling, tables and figures"] = rest_s - sum(
+        spent[name] for name in ("measure", "setup", "inspect")
+    )
     lines = [(name, f"{value:.1f}") for name, value in seconds.items()]
-    if timed_s:
-        lines.append(("that over the timed iterations", f"{rest_s / timed_s:.2f}"))
+    share = f"{rest_s / spent['timed']:.2f}"
+    lines.append(("all but compiling and verification, over warm-up and timed iterations", share))
     return table(("what", "seconds"), lines)
 
 

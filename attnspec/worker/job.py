@@ -18,11 +18,23 @@ def run_job(
 ) -> None:
     """Say hello, measure, say bye. Raises DeviceLostError and JournalError; everything else is an outcome."""
     reporter.hello()
+    try:
+        _run_cases(request, environment, clock, reporter, agreement)
+    finally:
+        reporter.note("spent", reporter.spent.facts())
+    reporter.bye()
+
+
+def _run_cases(
+    request: JobRequest, environment: Environment, clock: Clock, reporter: Reporter, agreement: Agreement
+) -> None:
     reporter.note("conditions", {"when": "start", **conditions(environment), "flush_bytes": clock.flush_bytes})
     if agreement.ranks.size > 1:
         facts = agreement.together(link_facts, agreement.ranks, environment.device, clock.synchronize)
         reporter.note("bandwidth", facts)
+    reporter.spent.on("compile_ahead")
     compile_ahead(request, environment, reporter)
+    reporter.spent.on("start")
     anchor = Anchor(request, reporter, agreement)
 
     def run(workload: WorkloadRequest, cases: list[CaseState]) -> None:
@@ -35,6 +47,6 @@ def run_job(
         run(workload, [case for case in cases if case.case_id not in request.solo])
     for case in solo:
         run(case.workload, [case])
+    reporter.spent.on("end")
     anchor.again(environment, clock)
     reporter.note("conditions", {"when": "end", **conditions(environment), "flush_bytes": clock.flush_bytes})
-    reporter.bye()

@@ -19,6 +19,7 @@ from attnspec.wire import CaseRequest, Event, WorkloadRequest
 from attnspec.worker.control import EventStream, Stop
 from attnspec.worker.environment import Environment
 from attnspec.worker.failures import Failure
+from attnspec.worker.spent import Spent
 
 
 @dataclass(slots=True, kw_only=True)
@@ -79,6 +80,7 @@ class Reporter:
             environment,
             rank,
         )
+        self.spent = Spent()
 
     def hello(self) -> None:
         """The job begins."""

@@ -85,6 +85,7 @@ class WorkloadRun:
         units = self._units(cases)
         if not units:
             return
+        self.reporter.spent.on("setup")
         try:
             benches = self.agreement.together(self._open, units)
         except Exception as error:  # noqa: BLE001  (without packs or tensors every case has this outcome)
@@ -164,6 +165,7 @@ class WorkloadRun:
             for case in unit.open_cases if unit.prepared is not None else ():
                 turns[case.case_id] = unit, case
                 timed.append(self._timed(unit, case, number, bench))
+        self.reporter.spent.on("measure")
         interleave(
             timed,
             self.request.measure,
@@ -177,6 +179,7 @@ class WorkloadRun:
         for one in timed:
             case = turns[one.case_id][1]
             case.setup_s += one.warm_s
+            self.reporter.spent.timed_s += one.warm_s + one.spent_s
             if one.error is None:
                 if not getattr(one.timer, "held", True):
                     self.reporter.message(
@@ -209,13 +212,16 @@ class WorkloadRun:
         """Lower, bind, verify, look at what one iteration does. Leaves `unit.prepared`, or outcomes."""
         device, cases = self.environment.device, unit.open_cases
         self.reporter.phase(cases[0], "verify")
+        self.reporter.spent.on("oracle")
         checks = bench.checks(unit.implementation)
         self.reporter.phase(cases[0], "setup")
+        self.reporter.spent.on("setup")
         started, before_bytes = time.perf_counter(), allocated_bytes(device)
         prepared, tensors = self.agreement.together(
             bench.prepare, unit.implementation, unit.provider, needs_backward=unit.needs_backward
         )
         self.reporter.phase(cases[0], "verify")
+        self.reporter.spent.on("verify")
         found = verify(prepared, checks, tensors, synchronize=self.clock.synchronize, agree=bench.agree)
         plan = bench.plan(unit.implementation)
         for case in cases:
@@ -225,6 +231,7 @@ class WorkloadRun:
             if plan is not None:
                 case.add_plan(plan)
         own_bytes = allocated_bytes(device) - before_bytes
+        self.reporter.spent.on("inspect")
         for case in cases:
             try:
                 if found.status is Status.WRONG:
@@ -234,6 +241,7 @@ class WorkloadRun:
             except Exception as error:  # noqa: BLE001  (what one pass raises is that case's outcome)
                 self._end_or_put_aside(unit, [case], number, error, alone=alone)
             case.setup_s += time.perf_counter() - started
+        self.reporter.spent.on("setup")
         if unit.open_cases:
             unit.prepared = prepared
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -305,6 +306,17 @@ def test_anchor_is_noted_at_both_ends(tmp_path):
     assert [note["when"] for note in notes] == ["start", "end"]
     assert all(note["median_ns"] > 0 and note["case_id"] == "anchor" for note in notes)
     assert ran.heard.events[-1].kind == "bye"
+
+
+def test_wall_time_is_noted_by_activity(tmp_path):
+    began = time.perf_counter()
+    ran = Ran(tmp_path, request(tmp_path, workload(tmp_path, [case("reference", name="one")])))
+    took_s = time.perf_counter() - began
+    (spent,) = [note.data for note in ran.journal.notes if note.kind == "spent"]
+    timed_s = spent.pop("timed")
+    assert {"setup", "oracle", "verify", "measure"} <= set(spent)
+    assert 0 < timed_s <= spent["measure"]
+    assert 0.5 * took_s < sum(spent.values()) <= took_s
 
 
 def test_environment_is_noted_and_said(tmp_path):

@@ -120,18 +120,31 @@ def test_spreads_over_3_percent_are_listed(folder):
 def test_costs_leave_compilation_and_verification_out_of_the_rest(folder):
     provenance = {
         "runs": [{"started_ns": 0, "ended_ns": 20e9}, {"started_ns": 30e9, "ended_ns": 40e9}, {"started_ns": 50e9}],
-        "workers": {"compile_ahead": {"job-rank0": {"wall_s": 10.0}}},
+        "workers": {
+            "compile_ahead": {"job-rank0-1": {"wall_s": 6.0}, "job-rank0-2": {"wall_s": 4.0}},
+            "spent": {
+                "job-rank0-1": {"oracle": 0.5, "verify": 2.5, "measure": 5.0, "timed": 4.0, "setup": 1.0},
+                "job-rank0-2": {"oracle": 0.5, "verify": 2.5, "measure": 4.5, "timed": 4.0, "inspect": 1.5},
+            },
+        },
     }
-    made = results.costs(folder([cell(), cell("fa4")], [2_000_000_000] * 4, provenance)).splitlines()[2:]
+    made = results.costs(folder([cell(), cell("fa4")], [], provenance)).splitlines()[2:]
     assert made == [
         "| wall time of all runs | 30.0 |",
-        "| compiling ahead (last run) | 10.0 |",
+        "| compiling ahead | 10.0 |",
         "| compiling in the worker | 4.0 |",
         "| verification | 2.0 |",
-        "| timed iterations | 8.0 |",
-        "| the rest with the timed iterations | 14.0 |",
-        "| that over the timed iterations | 1.75 |",
+        "| inside warm-up and timed iterations | 8.0 |",
+        "| the rest of the timing loop | 1.5 |",
+        "| lowering, binding, tensors | 1.0 |",
+        "| peak memory and names of device kernels | 1.5 |",
+        "| starting, planning, sampling, tables and figures | 2.0 |",
+        "| all but compiling and verification, over warm-up and timed iterations | 1.75 |",
     ]
+
+
+def test_costs_of_tables_that_do_not_tell(folder):
+    assert results.costs(folder([cell()], [2_000_000_000], {"runs": []})) == "Not recorded.\n"
 
 
 def test_outcomes_tell_why_in_one_line(folder):
