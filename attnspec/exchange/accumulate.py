@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from attnspec.exchange.lanes import use
 from attnspec.support.merging import merge_partials
 
 HALF = (torch.bfloat16, torch.float16)
@@ -49,6 +50,7 @@ class Outputs:
         if self._out is None or self._lse is None:
             self._out, self._lse = self._nothing()
         elif self._many and self._out.dtype in HALF:
+            use(self._out)
             self._out = self._out.to(torch.float32)
         return self._out, self._lse
 

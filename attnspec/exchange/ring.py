@@ -2,14 +2,17 @@
 
 One message holds K and V of a place, (2, B, S, G, D). Steps and transfers are those of `attnspec.sharding.routes`: at
 the beginning of a step a place waits for the keys it needs, starts all transfers of that step, and computes meanwhile.
-Backwards the steps count down. Partial outputs are merged by log-sum-exp; each backward step uses the merged output and
-lse (Liu et al. 2023; Dao et al. 2022, appendix B.2). Shape suffixes as in attnspec.support.bound.
+Forward steps alternate between two streams, and a step's output is merged while the next one computes (as
+TransformerEngine does). Backwards the steps count down. Partial outputs are merged by log-sum-exp; each backward step
+uses the merged output and lse (Liu et al. 2023; Dao et al. 2022, appendix B.2). Shape suffixes as in
+attnspec.support.bound.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,6 +20,7 @@ from torch import Tensor
 from attnspec.exchange.accumulate import Outputs, Sum, wide
 from attnspec.exchange.guard import Guard
 from attnspec.exchange.kernel_call import Bind, KernelCall
+from attnspec.exchange.lanes import Lanes, use
 from attnspec.exchange.mailbox import Mailbox, Pair, errands_of
 from attnspec.exchange.transport import Transport
 from attnspec.shape import Shape
@@ -68,15 +72,24 @@ class Ring:
         outputs = Outputs(q_BTND, many=self._many)
         mail = Mailbox(self._place, self._ranks, transport, guard, kv, wide(kv.dtype))
         kept: dict[int, Tensor] = {}
+        lanes = Lanes(q_BTND)
+        computed: Partial | None = None
         for step, call in enumerate(self.calls):
-            mail.need("keys", step)
-            mail.start(self._forward[step])
-            if call is not None:
-                guard.run(_add, outputs, call, q_BTND, mail.keys[step])
+            part: Partial | None = None
+            with lanes.on(step):
+                mail.need("keys", step)
+                mail.start(self._forward[step])
+                if call is not None:
+                    use(mail.keys[step])
+                    part = guard.run(_compute, step, call, q_BTND, mail.keys[step])
             if self._ways.kept[self._place, step]:
                 kept[step] = mail.keys[step]
             if step:
                 mail.keys.pop(step, None)
+            _add(outputs, computed, lanes, guard)
+            computed = part
+        _add(outputs, computed, lanes, guard)
+        lanes.join()
         mail.finish()
         made = guard.run(outputs.result)
         out_BTND, lse_BNT = (q_BTND, q_BTND[..., 0].transpose(1, 2)) if made is None else made
@@ -94,6 +107,7 @@ class Ring:
             mail.start(self._backward[step])
             call, part = self.calls[step], None
             if call is not None:
+                use(mail.keys[step])  # kept by the forward, maybe on its other lane
                 part = guard.run(_differentiate, call, q_BTND, mail.keys[step], forward, dout_BTND, dq)
             if step:
                 mail.keys.pop(step, None)
@@ -124,9 +138,25 @@ class KeyGrads:
     all_keys: bool
 
 
-def _add(outputs: Outputs, call: KernelCall, q_BTND: Tensor, kv: Tensor) -> None:
-    out_BTND, lse_BTN = call.partial(call.bound.forward(call.inputs(q_BTND, kv)))
-    outputs.add(out_BTND, lse_BTN, call.rows, whole=call.whole)
+class Partial(NamedTuple):
+    """What one forward call gives for its rows."""
+
+    step: int
+    call: KernelCall
+    out_BTND: Tensor
+    lse_BTN: Tensor
+
+
+def _compute(step: int, call: KernelCall, q_BTND: Tensor, kv: Tensor) -> Partial:
+    return Partial(step, call, *call.partial(call.bound.forward(call.inputs(q_BTND, kv))))
+
+
+def _add(outputs: Outputs, partial: Partial | None, lanes: Lanes, guard: Guard) -> None:
+    """Merge, on the lane that computed it."""
+    if partial is not None:
+        step, call, out_BTND, lse_BTN = partial
+        with lanes.in_turn(step):
+            guard.run(outputs.add, out_BTND, lse_BTN, call.rows, whole=call.whole)
 
 
 def _differentiate(

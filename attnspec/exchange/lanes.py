@@ -1,0 +1,60 @@
+"""Two CUDA streams that the steps of a ring take in turn: one step's last blocks and its merge hide behind the next.
+
+Lane 0 is the caller's current stream. What a lane allocates and frees is its own; what it uses of the other's is kept
+from reuse by `use`. On the CPU there are no lanes and nothing to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+NUM_LANES = 2
+_new_stream: Any = torch.cuda.Stream
+
+
+class Lanes:
+    """The lanes of one forward. like: a tensor on its device."""
+
+    def __init__(self, like: Tensor) -> None:
+        self._streams: tuple[torch.cuda.Stream, ...] = ()
+        self._in_turn: Any = None
+        if like.is_cuda and NUM_LANES > 1:
+            self._streams = (torch.cuda.current_stream(like.device), _side_stream(like.device))
+            self._streams[1].wait_stream(self._streams[0])
+
+    def on(self, step: int) -> AbstractContextManager[Any]:
+        """What is enqueued inside goes to the lane of a step."""
+        return torch.cuda.stream(self._streams[step % 2]) if self._streams else nullcontext()
+
+    @contextmanager
+    def in_turn(self, step: int) -> Iterator[None]:
+        """The same, after everything that was enqueued in turn before."""
+        with self.on(step):
+            if self._in_turn is not None:
+                self._in_turn.wait()
+            yield
+            if self._streams:
+                self._in_turn = torch.cuda.current_stream().record_event()
+
+    def join(self) -> None:
+        """The caller's stream waits for both."""
+        if self._streams:
+            self._streams[0].wait_stream(self._streams[1])
+
+
+def use(tensor: Tensor) -> None:
+    """Its memory, from whichever lane it is, is not used again before what the current stream does with it is done."""
+    if tensor.is_cuda:
+        tensor.record_stream(torch.cuda.current_stream(tensor.device))
+
+
+@cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    stream: torch.cuda.Stream = _new_stream(device)
+    return stream
