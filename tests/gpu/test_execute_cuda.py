@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from clock_against_do_bench import NoHold, attention, compare
+from torch.nn.attention import SDPBackend
 
 from attnspec.execute.cuda_clock import CudaClock
 from attnspec.execute.device_kernels import check_kernels, device_kernels
@@ -102,19 +104,10 @@ class TestClock:
         assert sample.sm_clock_mhz < 1.05 * most
 
     def test_agrees_with_do_bench(self, clock, device):
-        do_bench = pytest.importorskip("triton.testing").do_bench
-        q, k, v = (torch.randn(1, 16, 8192, 128, dtype=torch.bfloat16, device=device) for _ in range(3))
-
-        def run():
-            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-
-        # In short turns: a long one heats the chip until it is held to its power limit, and its clock falls.
-        do_bench(run, warmup=20, rep=20)
-        turns = []
-        for _ in range(9):
-            ours = median([sample.elapsed_ns for sample in times(clock, run, 20)]) / MS
-            turns.append(ours / do_bench(run, warmup=5, rep=15, return_mode="median"))
-        assert median(turns) == pytest.approx(1, abs=0.02), turns
+        pytest.importorskip("triton.testing")
+        run = attention(8192, causal=True, backend=SDPBackend.CUDNN_ATTENTION)
+        found = compare(run, clock, NoHold(device))
+        assert found["ours_over_do_bench"] == pytest.approx(1, abs=0.01), found
 
 
 class TestTensors:
