@@ -25,10 +25,19 @@ class Sample:
 
 
 class Timer(Protocol):
-    """Takes the time of one step, and keeps what it learnt about it (how long the queue must be held)."""
+    """Takes the time of one step, and keeps what it learnt about it (how long the queue must be held).
 
-    def round(self, iterations: int) -> list[Sample]:
-        """So many iterations, one after another."""
+    settle_ns: how long a step runs untimed before each round, until the device's clock is that under the step's own
+    load; 0 where nothing has to settle.
+    """
+
+    @property
+    def settle_ns(self) -> int:
+        """See above."""
+        ...
+
+    def round(self, iterations: int, *, ahead: int = 0) -> list[Sample]:
+        """So many iterations, one after another, right behind `ahead` iterations that are not timed."""
         ...
 
 
@@ -75,14 +84,16 @@ class CpuClock:
 class CpuTimer:
     """See Timer."""
 
+    settle_ns = 0
+
     def __init__(self, clock: CpuClock, step: Step) -> None:
         self._clock, self._step = clock, step
 
-    def round(self, iterations: int) -> list[Sample]:
+    def round(self, iterations: int, *, ahead: int = 0) -> list[Sample]:
         """Time so many calls; the untimed part and freeing of results lie outside."""
         samples = []
         with no_garbage_collection():
-            for _ in range(iterations):
+            for _ in range(ahead + iterations):
                 if self._step.before is not None:
                     self._step.before()
                 if self._clock.align is not None:
@@ -93,7 +104,7 @@ class CpuTimer:
                 elapsed = self._clock.now_ns() - begin
                 del result
                 samples.append(Sample(started_ns=started, elapsed_ns=elapsed, host_ns=elapsed))
-        return samples
+        return samples[ahead:]
 
 
 @contextmanager

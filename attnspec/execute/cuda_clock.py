@@ -25,6 +25,8 @@ CLOCK_CYCLES = 100_000
 """Length of the spin that measures the SM clock: 50 microseconds at 2 GHz."""
 LEAST_HOLD_NS, MOST_HOLD_NS = 40_000, 50_000_000
 MAX_RETAKES = 8
+SETTLE_NS = 25_000_000
+"""A chip at its power limit keeps a hungry step's low clock for some 20 ms, and would time the next with it."""
 _spin: Callable[[int], None] = torch.cuda._sleep
 """Keeps the current stream busy for so many SM cycles."""
 _events: Any = torch.cuda.Event
@@ -102,6 +104,8 @@ class CudaClock:
 class CudaTimer:
     """See Timer. `held` is false when the queue could not be held: the step waits for the device itself."""
 
+    settle_ns = SETTLE_NS
+
     def __init__(self, clock: CudaClock, step: Step) -> None:
         self._clock, self._step = clock, step
         self._hold_ns = float(LEAST_HOLD_NS)
@@ -109,10 +113,12 @@ class CudaTimer:
         self._retakes = 0
         self.held = True
 
-    def round(self, iterations: int) -> list[Sample]:
+    def round(self, iterations: int, *, ahead: int = 0) -> list[Sample]:
         """Enqueue all iterations, then read their events."""
         enqueued: list[_Enqueued] = []
         with no_garbage_collection():
+            for _ in range(ahead):
+                self._enqueue()
             while len(enqueued) < iterations:
                 taken = [self._enqueue() for _ in range(iterations - len(enqueued))]
                 late = self._clock.agree([one.late for one in taken])

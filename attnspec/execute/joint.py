@@ -209,16 +209,21 @@ class JointTimer:
         """As the device's own timer says."""
         return bool(getattr(self._timer, "held", True))
 
-    def round(self, iterations: int) -> list[Sample]:
+    @property
+    def settle_ns(self) -> int:
+        """As the device's own timer says."""
+        return self._timer.settle_ns
+
+    def round(self, iterations: int, *, ahead: int = 0) -> list[Sample]:
         """One round of the rank's own samples."""
         self._bound.timing = True
         try:
-            return self._agreement.together(self._round, iterations)
+            return self._agreement.together(self._round, iterations, ahead)
         finally:
             self._bound.timing = False
 
-    def _round(self, iterations: int) -> list[Sample]:
-        taken = self._timer.round(iterations)
+    def _round(self, iterations: int, ahead: int) -> list[Sample]:
+        taken = self._timer.round(iterations, ahead=ahead)
         self._bound.settle()
         if not taken:
             raise NoSamplesError("the clock gave no samples")

@@ -1,12 +1,16 @@
 """The one timing loop: cases of a workload are interleaved in rounds, so that a drifting clock hits all alike.
 
-Each case warms up until two turns agree or a tenth of its budget is spent, then takes rounds of a few iterations in
-rotating order, at least min_iters in all, until the interval of its median is narrow or its budget is spent. Nothing
-here knows a device or a file.
+Each case warms up until two turns agree or a tenth of its budget is spent, then takes rounds of a few iterations in an
+order drawn anew each time, at least min_iters in all, until its median's interval is narrow or its budget is spent.
+Before each round it runs untimed until the device has settled under its own load: whatever ran before leaves the chip
+hot or cool, so that the same kernel differed by 12 percent behind different neighbours on an H200 at its power limit.
+Nothing here knows a device or a file.
 """
 
 from __future__ import annotations
 
+import math
+import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +27,8 @@ TURN_NS = 10_000_000
 MOST_ITERATIONS = 50
 WARM_AGREEMENT = 0.05
 WARM_SHARE = 0.1
+MOST_SETTLE_SHARE = 8
+"""An iteration of so many times the settling time is long enough to settle by itself."""
 NUM_RESAMPLES = 300
 
 
@@ -39,7 +45,7 @@ class Timed:
     """A case in the loop. rounds_done: journaled by earlier attempts, for this pack.
 
     samples_ns: elapsed times of this attempt by round. warm_s, spent_s: wall time of the warm-up and of the rounds.
-    error: what ended it early.
+    ahead: untimed iterations before each round. error: what ended it early.
     """
 
     case_id: str
@@ -48,7 +54,9 @@ class Timed:
     samples_ns: list[list[float]] = field(default_factory=list)
     warm_s: float = 0.0
     spent_s: float = 0.0
+    ahead: int = 0
     error: Exception | None = None
+    _budgeted_s: float = 0.0
     _iterations: int = 1
     _next_check: int = 0
 
@@ -81,13 +89,11 @@ def interleave(
     for case in cases:
         loop.warm_up(case)
     running = [case for case in cases if case.error is None]
-    turn = 0
+    order = random.Random(seed_of(",".join(case.case_id for case in cases)))  # the same on all ranks
     while running:
-        shift = turn % len(running)
-        for case in [*running[shift:], *running[:shift]]:
+        for case in order.sample(running, len(running)):
             loop.take_round(case)
         running = [case for case in running if case.error is None and not loop.finished(case)]
-        turn += 1
 
 
 class _Loop:
@@ -118,6 +124,7 @@ class _Loop:
             elapsed, cost_s = self._agreed(taken, self.now_s() - started)
             now = median(elapsed)
             case._iterations = self._iterations_for(cost_s / iterations)
+            case.ahead = settling(case.timer.settle_ns / 1e9, cost_s / iterations)
             stationary = before is not None and abs(now - before) <= WARM_AGREEMENT * before
             (warm_s,) = self.agree([case.warm_s])
             if stationary or warm_s >= WARM_SHARE * self.measure.max_seconds:
@@ -127,19 +134,20 @@ class _Loop:
     def take_round(self, case: Timed) -> None:
         """One round, handed to `on_round`."""
         started = self.now_s()
-        taken = self._turn(case, case._iterations)
+        taken = self._turn(case, case._iterations, case.ahead)
         if taken is None:
             return
         elapsed, cost_s = self._agreed(taken, self.now_s() - started)
         self.on_round(case, taken)
         case.samples_ns.append(elapsed)
         case.spent_s += cost_s
+        case._budgeted_s += cost_s * case._iterations / (case.ahead + case._iterations)
 
     def finished(self, case: Timed) -> bool:
         """Enough samples, and a narrow interval or no budget left."""
         if case.next_round < self.least_rounds:
             return False
-        if case.spent_s >= self.measure.max_seconds:
+        if case._budgeted_s >= self.measure.max_seconds:
             return True
         if len(case.samples_ns) < max(case._next_check, 2):
             return False
@@ -150,10 +158,10 @@ class _Loop:
         every = [one for held in case.samples_ns for one in held]
         return relative_half_width(bounds, median(every)) <= self.measure.ci
 
-    def _turn(self, case: Timed, iterations: int) -> list[Sample] | None:
+    def _turn(self, case: Timed, iterations: int, ahead: int = 0) -> list[Sample] | None:
         self.on_turn(case)
         try:
-            taken = case.timer.round(iterations)
+            taken = case.timer.round(iterations, ahead=ahead)
             if not taken:
                 raise NoSamplesError("the clock gave no samples")
             for sample in taken:
@@ -172,3 +180,14 @@ class _Loop:
     def _iterations_for(self, cost_s: float) -> int:
         fitting = int(TURN_NS / 1e9 / cost_s) if cost_s > 0 else MOST_ITERATIONS
         return max(self.least_iterations, min(fitting, MOST_ITERATIONS))
+
+
+def settling(settle_s: float, cost_s: float) -> int:
+    """Iterations that fill the settling time; none of those that are much longer than that.
+
+    >>> settling(0.025, 0.001), settling(0.025, 0.02), settling(0.025, 0.3), settling(0.0, 0.001)
+    (25, 2, 0, 0)
+    """
+    if cost_s <= 0 or cost_s >= MOST_SETTLE_SHARE * settle_s:
+        return 0
+    return math.ceil(settle_s / cost_s)

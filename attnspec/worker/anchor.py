@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from attnspec.execute.clock import Clock
 from attnspec.execute.joint import Agreement
 from attnspec.execute.memory import release
+from attnspec.execute.rounds import settling
 from attnspec.stats import median
 from attnspec.wire import JobRequest
 from attnspec.worker.bench import open_benches
@@ -57,7 +58,8 @@ class Anchor:
         warm_s = warm_ns / 1e9
         fitting = int(MOST_SECONDS / warm_s) if warm_s > 0 else self._request.measure.min_iters
         iterations = max(2, min(self._request.measure.min_iters, fitting))
-        return self._agreement.largest([float(sample.elapsed_ns) for sample in timer.round(iterations)])
+        taken = timer.round(iterations, ahead=settling(timer.settle_ns / 1e9, warm_s))
+        return self._agreement.largest([float(sample.elapsed_ns) for sample in taken])
 
     def _note(self, case: CaseState, when: str, samples_ns: Sequence[float]) -> None:
         found = {

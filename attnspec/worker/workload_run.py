@@ -267,7 +267,7 @@ class WorkloadRun:
             with prepared.bound.silent():
                 timer = bench.timer(self.clock, prepared, prepared.step(case.request.pass_))
                 timer.round(1)
-                taken = timer.round(COMPUTE_ITERATIONS)
+                taken = timer.round(COMPUTE_ITERATIONS, ahead=one.ahead)
         except Exception as error:  # noqa: BLE001  (the case is measured; this figure of it is missing then)
             self.reporter.message(f"{case.case_id}: the computation alone could not be timed: {error}")
             return

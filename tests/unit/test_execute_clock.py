@@ -46,6 +46,15 @@ def test_flush_hold_and_alignment_lie_before_the_start_event_and_untimed_work_fi
     ]
 
 
+def test_iterations_ahead_run_like_the_others_and_are_no_samples(device):
+    clock = CudaClock(None)
+    device.log.clear()
+    timer = clock.timer(Step(run=device.kernel(5_000)))
+    assert len(timer.round(2, ahead=3)) == 2
+    assert device.log.count("kernel") == device.log.count("flush") == 5
+    assert timer.settle_ns == 25_000_000
+
+
 def test_sm_clock_is_cycles_over_device_time(device):
     (sample,) = CudaClock(None).timer(Step(run=device.kernel(5_000))).round(1)
     assert sample.sm_clock_mhz == pytest.approx(2000, rel=1e-3)
