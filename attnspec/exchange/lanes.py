@@ -1,5 +1,8 @@
 """Two CUDA streams that the steps of a ring take in turn: one step's last blocks and its merge hide behind the next.
 
+For kernels that gain by it (`overlaps` in attnspec.support.bound): on two H200 cuDNN's forward gained 1 to 2 percent,
+the persistent kernels of FlashAttention 3 and 4 lost up to 4, so those stay on one stream.
+
 Lane 0 is the caller's current stream. What a lane allocates and frees is its own; what it uses of the other's is kept
 from reuse by `use`. On the CPU there are no lanes and nothing to do.
 """
@@ -14,17 +17,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-NUM_LANES = 2
 _new_stream: Any = torch.cuda.Stream
 
 
 class Lanes:
-    """The lanes of one forward. like: a tensor on its device."""
+    """The lanes of one forward. like: a tensor on its device. overlapped: whether there are two."""
 
-    def __init__(self, like: Tensor) -> None:
+    def __init__(self, like: Tensor, *, overlapped: bool) -> None:
         self._streams: tuple[torch.cuda.Stream, ...] = ()
         self._in_turn: Any = None
-        if like.is_cuda and NUM_LANES > 1:
+        if like.is_cuda and overlapped:
             self._streams = (torch.cuda.current_stream(like.device), _side_stream(like.device))
             self._streams[1].wait_stream(self._streams[0])
 

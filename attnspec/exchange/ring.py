@@ -2,9 +2,9 @@
 
 One message holds K and V of a place, (2, B, S, G, D). Steps and transfers are those of `attnspec.sharding.routes`: at
 the beginning of a step a place waits for the keys it needs, starts all transfers of that step, and computes meanwhile.
-Forward steps alternate between two streams, and a step's output is merged while the next one computes (as
-TransformerEngine does). Backwards the steps count down. Partial outputs are merged by log-sum-exp; each backward step
-uses the merged output and lse (Liu et al. 2023; Dao et al. 2022, appendix B.2). Shape suffixes as in
+Where the kernel gains by it, forward steps alternate between two streams (as TransformerEngine's do), and a step's
+output is merged while the next one computes. Backwards the steps count down. Partial outputs are merged by log-sum-exp;
+each backward step uses the merged output and lse (Liu et al. 2023; Dao et al. 2022, appendix B.2). Shape suffixes as in
 attnspec.support.bound.
 """
 
@@ -59,6 +59,7 @@ class Ring:
             None if call is None else KernelCall.of(bind, shape, call, num_slots_q, num_slots_k) for call in calls
         ]
         self._many = sum(call is not None for call in calls) > 2
+        self._overlapped = all(getattr(one, "overlaps", False) for one in self.kernels)
         self._forward = errands_of(place, ways.forward, (), len(calls))
         self._backward = errands_of(place, ways.backward_keys, ways.backward_grads, len(calls))
 
@@ -72,7 +73,7 @@ class Ring:
         outputs = Outputs(q_BTND, many=self._many)
         mail = Mailbox(self._place, self._ranks, transport, guard, kv, wide(kv.dtype))
         kept: dict[int, Tensor] = {}
-        lanes = Lanes(q_BTND)
+        lanes = Lanes(q_BTND, overlapped=self._overlapped)
         computed: Partial | None = None
         for step, call in enumerate(self.calls):
             part: Partial | None = None

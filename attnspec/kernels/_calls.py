@@ -118,6 +118,7 @@ class VarlenKernel:
 
     def __init__(self, library: Library, plan: VarlenPlan, problem: Problem) -> None:
         self.expected_kernels = library.expected_kernels if plan.calls else ""
+        self.overlaps = bool(getattr(library, "overlaps", False))
         self.partials = max(len(plan.calls), 1)
         self._library = library
         self._calls: list[_Call] = []

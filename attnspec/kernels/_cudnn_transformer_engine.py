@@ -47,6 +47,8 @@ class TransformerEngine:
     """The Library."""
 
     expected_kernels = "cudnn|sdpa|fprop|bprop"
+    overlaps = True
+    """Ring of two H200, 8K tokens a rank, forward: 1 to 2 percent faster."""
 
     def __init__(self, problem: Problem, device: Device) -> None:
         import torch

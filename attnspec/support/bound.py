@@ -33,6 +33,9 @@ class BoundKernel(Protocol):
     A kernel whose exponential is approximate may have one more attribute, `lse_tolerance: float`: the absolute error of
     its lse that this causes, as measured, with where from in a comment. Without it lse must be right to float32.
 
+    A kernel of which two forwards at once take less time than one after the other may say so by `overlaps: bool`, with
+    where that was measured in a comment; persistent kernels, which fill the device from start to end, take more.
+
     A kernel that merges rounded results over parts of a row's keys may say so by `partials: int`, how many at most.
 
     A kernel may have one more method, `partial(forward) -> (out_BTND, lse_BTN)`: its results for merging, without
