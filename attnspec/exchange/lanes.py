@@ -1,4 +1,4 @@
-"""Two CUDA streams that the steps of a ring take in turn: one step's last blocks and its merge hide behind the next.
+"""Two CUDA streams that a strategy's calls take in turn: one call's last blocks and its merge hide behind the next.
 
 For kernels that gain by it (`overlaps` in attnspec.support.bound): on two H200 cuDNN's forward gained 1 to 2 percent,
 the persistent kernels of FlashAttention 3 and 4 lost up to 4, so those stay on one stream.
@@ -9,19 +9,24 @@ from reuse by `use`. On the CPU there are no lanes and nothing to do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
+
+from attnspec.support import BoundKernel
 
 _new_stream: Any = torch.cuda.Stream
 
 
 class Lanes:
-    """The lanes of one forward. like: a tensor on its device. overlapped: whether there are two."""
+    """The lanes of one pass; at the end of the block the caller's stream waits for both.
+
+    like: a tensor on its device. overlapped: whether there are two.
+    """
 
     def __init__(self, like: Tensor, *, overlapped: bool) -> None:
         self._streams: tuple[torch.cuda.Stream, ...] = ()
@@ -30,8 +35,15 @@ class Lanes:
             self._streams = (torch.cuda.current_stream(like.device), _side_stream(like.device))
             self._streams[1].wait_stream(self._streams[0])
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._streams:
+            self._streams[0].wait_stream(self._streams[1])
+
     def on(self, step: int) -> AbstractContextManager[Any]:
-        """What is enqueued inside goes to the lane of a step."""
+        """What is enqueued inside goes to the lane of a step or call."""
         return torch.cuda.stream(self._streams[step % 2]) if self._streams else nullcontext()
 
     @contextmanager
@@ -44,10 +56,10 @@ class Lanes:
             if self._streams:
                 self._in_turn = torch.cuda.current_stream().record_event()
 
-    def join(self) -> None:
-        """The caller's stream waits for both."""
-        if self._streams:
-            self._streams[0].wait_stream(self._streams[1])
+
+def overlap(kernels: Iterable[BoundKernel]) -> bool:
+    """Whether two calls of these at once take less time than one after the other."""
+    return all(getattr(one, "overlaps", False) for one in kernels)
 
 
 def use(tensor: Tensor) -> None:

@@ -20,7 +20,7 @@ from torch import Tensor
 from attnspec.exchange.accumulate import Outputs, Sum, wide
 from attnspec.exchange.guard import Guard
 from attnspec.exchange.kernel_call import Bind, KernelCall
-from attnspec.exchange.lanes import Lanes, use
+from attnspec.exchange.lanes import Lanes, overlap, use
 from attnspec.exchange.mailbox import Mailbox, Pair, errands_of
 from attnspec.exchange.transport import Transport
 from attnspec.shape import Shape
@@ -59,7 +59,7 @@ class Ring:
             None if call is None else KernelCall.of(bind, shape, call, num_slots_q, num_slots_k) for call in calls
         ]
         self._many = sum(call is not None for call in calls) > 2
-        self._overlapped = all(getattr(one, "overlaps", False) for one in self.kernels)
+        self._overlapped = overlap(self.kernels)
         self._forward = errands_of(place, ways.forward, (), len(calls))
         self._backward = errands_of(place, ways.backward_keys, ways.backward_grads, len(calls))
 
@@ -73,24 +73,23 @@ class Ring:
         outputs = Outputs(q_BTND, many=self._many)
         mail = Mailbox(self._place, self._ranks, transport, guard, kv, wide(kv.dtype))
         kept: dict[int, Tensor] = {}
-        lanes = Lanes(q_BTND, overlapped=self._overlapped)
         computed: Partial | None = None
-        for step, call in enumerate(self.calls):
-            part: Partial | None = None
-            with lanes.on(step):
-                mail.need("keys", step)
-                mail.start(self._forward[step])
-                if call is not None:
-                    use(mail.keys[step])
-                    part = guard.run(_compute, step, call, q_BTND, mail.keys[step])
-            if self._ways.kept[self._place, step]:
-                kept[step] = mail.keys[step]
-            if step:
-                mail.keys.pop(step, None)
+        with Lanes(q_BTND, overlapped=self._overlapped) as lanes:
+            for step, call in enumerate(self.calls):
+                part: Partial | None = None
+                with lanes.on(step):
+                    mail.need("keys", step)
+                    mail.start(self._forward[step])
+                    if call is not None:
+                        use(mail.keys[step])
+                        part = guard.run(_compute, step, call, q_BTND, mail.keys[step])
+                if self._ways.kept[self._place, step]:
+                    kept[step] = mail.keys[step]
+                if step:
+                    mail.keys.pop(step, None)
+                _add(outputs, computed, lanes, guard)
+                computed = part
             _add(outputs, computed, lanes, guard)
-            computed = part
-        _add(outputs, computed, lanes, guard)
-        lanes.join()
         mail.finish()
         made = guard.run(outputs.result)
         out_BTND, lse_BNT = (q_BTND, q_BTND[..., 0].transpose(1, 2)) if made is None else made

@@ -18,26 +18,26 @@ def partial(q_BTND, kv):
 
 def forward(q_BTND, parts, *, overlapped):
     """As Ring.forward does it; the keys of each step come into memory of the lane before."""
-    outputs, lanes, earlier = Outputs(q_BTND, many=True), Lanes(q_BTND, overlapped=overlapped), None
+    outputs, earlier = Outputs(q_BTND, many=True), None
     coming, came = parts[0].clone(), None
-    for step in range(STEPS):
-        with lanes.on(step):
-            if came is not None:
-                came.wait()
-            kv = coming
-            if step + 1 < STEPS:
-                coming = parts[step + 1].clone()
-                came = torch.cuda.current_stream().record_event()
-            use(kv)
-            made = partial(q_BTND, kv)
-        del kv
-        if earlier is not None:
-            with lanes.in_turn(step - 1):
-                outputs.add(*earlier, slice(0, ROWS), whole=True)
-        earlier = made
-    with lanes.in_turn(STEPS - 1):
-        outputs.add(*earlier, slice(0, ROWS), whole=True)
-    lanes.join()
+    with Lanes(q_BTND, overlapped=overlapped) as lanes:
+        for step in range(STEPS):
+            with lanes.on(step):
+                if came is not None:
+                    came.wait()
+                kv = coming
+                if step + 1 < STEPS:
+                    coming = parts[step + 1].clone()
+                    came = torch.cuda.current_stream().record_event()
+                use(kv)
+                made = partial(q_BTND, kv)
+            del kv
+            if earlier is not None:
+                with lanes.in_turn(step - 1):
+                    outputs.add(*earlier, slice(0, ROWS), whole=True)
+            earlier = made
+        with lanes.in_turn(STEPS - 1):
+            outputs.add(*earlier, slice(0, ROWS), whole=True)
     return outputs.result()
 
 

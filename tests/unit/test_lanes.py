@@ -48,14 +48,13 @@ def tensor(log=None):
 
 
 def test_steps_alternate_and_what_is_in_turn_waits_for_what_was_before(cuda):
-    lanes = Lanes(tensor(), overlapped=True)
-    for step in range(3):
-        with lanes.on(step):
-            cuda.log.append(f"compute {step} on {cuda.now.name}")
-        if step:
-            with lanes.in_turn(step - 1):
-                cuda.log.append(f"merge {step - 1} on {cuda.now.name}")
-    lanes.join()
+    with Lanes(tensor(), overlapped=True) as lanes:
+        for step in range(3):
+            with lanes.on(step):
+                cuda.log.append(f"compute {step} on {cuda.now.name}")
+            if step:
+                with lanes.in_turn(step - 1):
+                    cuda.log.append(f"merge {step - 1} on {cuda.now.name}")
     assert cuda.now.name == "main"
     assert cuda.log == [
         "side waits for main",
@@ -68,14 +67,12 @@ def test_steps_alternate_and_what_is_in_turn_waits_for_what_was_before(cuda):
 
 
 def test_without_overlap_nothing_is_enqueued(cuda):
-    lanes = Lanes(tensor(), overlapped=False)
-    with lanes.on(1), lanes.in_turn(1):
+    with Lanes(tensor(), overlapped=False) as lanes, lanes.on(1), lanes.in_turn(1):
         assert cuda.now.name == "main"
-    lanes.join()
     assert cuda.log == []
 
 
 def test_memory_is_kept_for_the_lane_that_uses_it(cuda):
-    with Lanes(tensor(), overlapped=True).on(1):
+    with Lanes(tensor(), overlapped=True) as lanes, lanes.on(1):
         use(tensor(cuda.log))
-    assert cuda.log[-1] == "used on side"
+    assert cuda.log[1:] == ["used on side", "main waits for side"]
