@@ -16,7 +16,7 @@ Two ways to say a mask, recorded as the backend:
 Without a backend: varlen where `attnspec.lower.varlen` finds calls (full, causal, varlen_full, varlen_causal and
 windows one; varlen_block_causal, prefix_lm_causal, prefix_lm_document, share_question, causal_blockwise two;
 global_sliding_window three), else block_sparse. lse is natural, (N, total) or (B, N, T); a row without keys has out
-0, lse -inf. Kernels compile on first use.
+0, lse -inf. Kernels compile on first use, in seconds.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from attnspec.errors import UnsupportedError
+from attnspec.kernels import _flash_attn_cute
 from attnspec.kernels._calls import Grads, NamedArguments, VarlenKernel
 from attnspec.lower.block_mask import BlockLists, BlockMask, block_mask
 from attnspec.lower.intervals import IntervalMask, interval_mask
@@ -56,6 +57,8 @@ SUPPORT = Support(
     capability_min=(9, 0),
     capability_max=(12, 0),
 )
+COMPILES_AHEAD = "any_length"
+ENVIRONMENT = _flash_attn_cute.ENVIRONMENT
 _MAX_BLOCK_SPARSE_HEAD_DIM = 128
 _EXPECTED_KERNELS = "FlashAttention(Forward|Backward)"
 

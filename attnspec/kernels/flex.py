@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from attnspec.errors import UnsupportedError
+from attnspec.kernels import _flash_attn_cute
 from attnspec.lower.block_mask import BlockLists, BlockMask, block_mask, num_table_entries
 from attnspec.lower.intervals import Band, IntervalMask, band, interval_mask
 from attnspec.params import param
@@ -46,7 +47,8 @@ SUPPORT = Support(
         "another device."
     },
 )
-COMPILES_AHEAD = True
+ENVIRONMENT = _flash_attn_cute.ENVIRONMENT
+COMPILES_AHEAD = "each_length"
 """Inductor and Triton keep what they compile on disk, one graph for each shape (`attnspec.worker.compile_ahead`)."""
 MaskMod = Callable[["Tensor", "Tensor", "Tensor", "Tensor"], "Tensor"]
 Inputs = tuple["Tensor", "Tensor", "Tensor"]

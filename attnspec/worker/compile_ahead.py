@@ -1,10 +1,10 @@
 """Compiling ahead: kernels that compile for every shape are called once, in parallel processes, before all timing.
 
 Compilers work on one core each, so a sweep would spend most of its time waiting for them. A kernel plug-in asks for
-this by `COMPILES_AHEAD = True`: what it compiles lies in a cache on disk that processes share. Here a few processes
-fill that cache, largest sizes first; the worker then finds everything there. Nothing is timed meanwhile and what is
-compiled does not depend on who compiles it, so numbers stay as they are; only `compile_s` gets smaller. What was done
-is noted beside the environment, as `compile_ahead`.
+this by `COMPILES_AHEAD = "each_length"` or `"any_length"`, where lengths share what is compiled; either lies in a
+cache on disk that processes share. Here a few processes fill that cache; the worker then finds everything there.
+Nothing is timed meanwhile and what is compiled does not depend on who compiles it, so numbers stay as they are; only
+`compile_s` gets smaller. What was done is noted beside the environment, as `compile_ahead`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import torch
 
 from attnspec import plugins
 from attnspec.errors import AttnspecError
+from attnspec.ids import canonical_json
 from attnspec.shape import DTYPE_BYTES
 from attnspec.wire import CaseRequest, JobRequest, WorkloadRequest, dumps
 from attnspec.worker.environment import Environment, usable_cores
@@ -78,18 +79,26 @@ def compile_ahead(request: JobRequest, environment: Environment, reporter: Repor
 def pieces_of(request: JobRequest, environment: Environment) -> list[list[str]]:
     """case_ids in pieces of work, the longest first: one implementation, length and direction each.
 
-    Masks of one length often share what is compiled, so they stay together. Of several passes with a backward one
-    does. Nothing of cases that are measured already, or that nothing can run.
+    Masks of one length often share what is compiled, so they stay together. Where lengths do, a piece is one mask at
+    its greatest length (at a short one a window may be none), and these pieces come first. Of several passes with a
+    backward one does. Nothing of cases that are measured already, or that nothing can run.
     """
-    pieces: dict[tuple[Any, ...], dict[Any, str]] = {}
+    pieces: dict[tuple[Any, ...], dict[str, str]] = {}
+    longest: dict[tuple[Any, ...], tuple[int, str]] = {}
     for workload in request.workloads:
         for case in workload.cases:
-            if workload.level == "kernel" and _is_wanted(request, case, environment):
-                needs_backward = case.pass_ != "fwd"
-                size = workload.shape.batch * (workload.seqlen_q + workload.seqlen_k)
-                key = (needs_backward, size, repr(workload.shape), repr(case.implementation))
-                pieces.setdefault(key, {}).setdefault(workload.workload_id, case.case_id)
-    return [list(pieces[key].values()) for key in sorted(pieces, reverse=True)]
+            how = _compiles(request, case, environment) if workload.level == "kernel" else None
+            if how is None:
+                continue
+            same = repr(workload.shape), repr(case.implementation), case.pass_ != "fwd"
+            if how == "any_length":
+                mask = f"{workload.mask} {canonical_json(workload.mask_params)}"
+                if _size(workload) > longest.get((*same, mask), (0, ""))[0]:
+                    longest[*same, mask] = _size(workload), case.case_id
+            else:
+                pieces.setdefault((*same, _size(workload)), {}).setdefault(workload.workload_id, case.case_id)
+    ordered = sorted(pieces, key=lambda key: (key[2], key[3], *key), reverse=True)
+    return [[case_id] for _, case_id in longest.values()] + [list(pieces[key].values()) for key in ordered]
 
 
 def run_pieces(
@@ -151,15 +160,20 @@ def _feed(process: subprocess.Popen[str], request: str, waiting: SimpleQueue[Seq
             done.add(piece, json.loads(answer)["failed"])
 
 
-def _is_wanted(request: JobRequest, case: CaseRequest, environment: Environment) -> bool:
+def _size(workload: WorkloadRequest) -> int:
+    return workload.shape.batch * (workload.seqlen_q + workload.seqlen_k)
+
+
+def _compiles(request: JobRequest, case: CaseRequest, environment: Environment) -> str | None:
+    """What the kernel's COMPILES_AHEAD says; None where there is nothing to do."""
     try:
-        module = plugins.load("kernels", case.implementation.kernel)
-        if not getattr(module, "COMPILES_AHEAD", False):
-            return False
+        how: str | None = getattr(plugins.load("kernels", case.implementation.kernel), "COMPILES_AHEAD", None)
+        if how is None:
+            return None
         *_, key = identify(request, case, environment)
     except AttnspecError:  # an unknown kernel, a missing package: the case's own outcome, told in its turn
-        return False
-    return key not in request.done
+        return None
+    return None if key in request.done else how
 
 
 def _most_bytes(request: JobRequest) -> int:

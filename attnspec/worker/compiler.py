@@ -19,7 +19,7 @@ from attnspec.execute.providers import choose
 from attnspec.support import Problem
 from attnspec.wire import CaseRequest, JobRequest, WorkloadRequest, loads
 from attnspec.worker.control import leave
-from attnspec.worker.environment import Environment, look_around
+from attnspec.worker.environment import Environment, look_around, set_defaults
 from attnspec.worker.inputs import read_slices, tensors_of
 
 
@@ -29,6 +29,7 @@ def main() -> int:
     os.dup2(2, 1)
     request = loads(JobRequest, sys.stdin.readline())
     plugins.load_files(request.plugins)
+    set_defaults(request)
     environment = look_around(request, 0)
     known = {case.case_id: (workload, case) for workload in request.workloads for case in workload.cases}
     for line in sys.stdin:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from attnspec import __version__, plugins
-from attnspec.errors import EnvironmentMissingError, InputError
+from attnspec.errors import AttnspecError, EnvironmentMissingError, InputError
 from attnspec.execute.memory import available_host_bytes
 from attnspec.execute.nvml import Nvml
 from attnspec.support import Device
@@ -125,6 +125,14 @@ def _driver(nvml: Nvml | None) -> str | None:
             if match := re.search(r"\b(\d+\.\d+(?:\.\d+)?)\b", text):
                 version = match[1]
     return version
+
+
+def set_defaults(request: JobRequest) -> None:
+    """The variables that kernels of a job want, where nobody set them. Before any of their libraries is imported."""
+    for kernel in sorted({case.implementation.kernel for one in request.workloads for case in one.cases}):
+        with contextlib.suppress(AttnspecError):  # an unknown kernel is its cases' outcome, told in their turn
+            for name, value in getattr(plugins.load("kernels", kernel), "ENVIRONMENT", {}).items():
+                os.environ.setdefault(name, value)
 
 
 def usable_cores() -> int:

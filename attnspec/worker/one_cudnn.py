@@ -4,6 +4,8 @@ torch from the index finds its cuDNN, the package nvidia-cudnn, beside itself. L
 (TransformerEngine) find a system's own first, and two versions in one process fail with undefined symbols, or one of
 them serves torch without a word. The loader reads its search path only when a process starts, so the process starts
 itself again with torch's cuDNN ahead.
+
+python -m attnspec.worker.one_cudnn COMMAND ...: run a command like that.
 """
 
 from __future__ import annotations
@@ -46,3 +48,8 @@ def _package_folder() -> Path | None:
         return None
     places = [] if found is None else list(found.submodule_search_locations or ())
     return Path(places[0]) if places else None
+
+
+if __name__ == "__main__":
+    os.environ.update(changes_for(_package_folder(), os.environ))
+    os.execvp(sys.argv[1], sys.argv[1:])

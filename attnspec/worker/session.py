@@ -16,7 +16,7 @@ from attnspec.execute.memory import available_host_bytes, limit_host_memory
 from attnspec.record.journal import JournalWriter
 from attnspec.wire import JobRequest
 from attnspec.worker.control import EventStream, Stop
-from attnspec.worker.environment import Environment, look_around, usable_cores
+from attnspec.worker.environment import Environment, look_around, set_defaults, usable_cores
 from attnspec.worker.failures import failure_of
 from attnspec.worker.job import run_job
 from attnspec.worker.reporter import Reporter
@@ -31,6 +31,7 @@ def run_session(request: JobRequest, events: EventStream, stop: Stop, *, rank: i
     Raises EnvironmentMissingError, JournalError, DeviceLostError.
     """
     plugins.load_files(request.plugins)
+    set_defaults(request)
     if request.device == "cpu" and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, usable_cores() // request.world_size - 1))
     environment = look_around(request, local_rank)

@@ -10,7 +10,7 @@ from attnspec.params import param
 
 PLUGIN_KIND = "kernels"
 PROVIDERS, SUPPORT = reference.PROVIDERS, reference.SUPPORT
-COMPILES_AHEAD = True
+COMPILES_AHEAD = "each_length"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 from collections import Counter
 from pathlib import Path
@@ -15,7 +16,7 @@ from attnspec import plugins
 from attnspec.support import Device
 from attnspec.worker import compile_ahead as module
 from attnspec.worker.compile_ahead import compile_ahead, pieces_of, run_pieces
-from attnspec.worker.environment import look_around
+from attnspec.worker.environment import look_around, set_defaults
 from attnspec.worker.identity import identify
 
 HERE = Path(__file__).parent
@@ -55,6 +56,22 @@ def test_pieces_hold_one_length_and_direction_and_the_longest_come_first(tmp_pat
     unknown = workload(tmp_path, [case("nowhere_at_all")])
     distributed = dataclasses.replace(workload(tmp_path, [compiled_case(tmp_path, "far")]), level="distributed")
     assert pieces(request(tmp_path, unknown, distributed)) == []
+
+
+def test_where_lengths_share_what_is_compiled_a_piece_is_one_mask_at_its_greatest_length(tmp_path, monkeypatch):
+    asked = asked_for(tmp_path)
+    monkeypatch.setattr(plugins.load("kernels", "compiled"), "COMPILES_AHEAD", "any_length")
+    assert pieces(asked) == [["fwd 0"], ["bwd 0"], ["fwd 2"], ["bwd 2"]]
+
+
+def test_variables_that_a_library_wants_are_set_unless_somebody_set_them(tmp_path, monkeypatch):
+    kernel = plugins.load("kernels", "compiled")
+    monkeypatch.setattr(kernel, "ENVIRONMENT", {"LIBRARY_CACHE": "1", "LIBRARY_PATH": "here"}, raising=False)
+    monkeypatch.delenv("LIBRARY_CACHE", raising=False)
+    monkeypatch.setenv("LIBRARY_PATH", "there")
+    unknown = workload(tmp_path, [case("nowhere_at_all")])
+    set_defaults(request(tmp_path, unknown, *asked_for(tmp_path).workloads))
+    assert (os.environ["LIBRARY_CACHE"], os.environ["LIBRARY_PATH"]) == ("1", "there")
 
 
 @pytest.mark.slow

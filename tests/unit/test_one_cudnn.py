@@ -26,10 +26,10 @@ def package(tmp_path: Path) -> Path:
     return folder
 
 
-def said(tmp_path: Path, **env: str) -> list[str]:
+def said(tmp_path: Path, *command: str, **env: str) -> list[str]:
     held = {name: value for name, value in os.environ.items() if name not in ("LD_LIBRARY_PATH", "CUDNN_HOME")}
     held["PYTHONPATH"] = os.pathsep.join([str(tmp_path), *sys.path])
-    command = [sys.executable, "-X", "utf8", "-c", SCRIPT, "an argument"]
+    command = (sys.executable, *(command or ("-X", "utf8", "-c", SCRIPT, "an argument")))
     return subprocess.run(
         command, env={**held, **env}, capture_output=True, text=True, check=True, timeout=60
     ).stdout.splitlines()
@@ -50,3 +50,8 @@ def test_nothing_to_do_without_the_package(tmp_path, package):
     (package / "lib" / "libcudnn.so.9").unlink()
     assert changes_for(package, {}) == {}
     assert changes_for(None, {}) == {}
+
+
+def test_a_command_is_run_with_it(package, tmp_path):
+    show = "import os; print(os.environ['LD_LIBRARY_PATH'])"
+    assert said(tmp_path, "-m", "attnspec.worker.one_cudnn", sys.executable, "-c", show) == [str(package / "lib")]
