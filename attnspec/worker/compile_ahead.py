@@ -9,6 +9,7 @@ Nothing is timed meanwhile and what is compiled does not depend on who compiles 
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -49,9 +50,9 @@ class _Done:
         self.failed: dict[str, str] = {}
         self._lock = threading.Lock()
 
-    def add(self, piece: Sequence[str], failed: Mapping[str, str]) -> None:
+    def add(self, failed: Mapping[str, str]) -> None:
         with self._lock:
-            self.num_cases += len(piece)
+            self.num_cases += 1
             self.failed.update(failed)
 
 
@@ -60,30 +61,30 @@ def compile_ahead(request: JobRequest, environment: Environment, reporter: Repor
 
     Takes no longer than half of what the host grants a set-up; what is left then the worker compiles itself.
     """
-    pieces = pieces_of(request, environment)
-    num_cases = sum(map(len, pieces))
-    if environment.device.type != "cuda" or request.world_size > 1 or num_cases < LEAST_CASES:
+    case_ids = cases_of(request, environment)
+    if environment.device.type != "cuda" or request.world_size > 1 or len(case_ids) < LEAST_CASES:
         return
     free_bytes, _ = torch.cuda.mem_get_info(environment.device)
     fitting = free_bytes // (CONTEXT_BYTES + _most_bytes(request))
-    num_processes = min(len(pieces), usable_cores() - 1, int(fitting))
+    num_processes = min(len(case_ids), usable_cores() - 1, int(fitting))
     if num_processes < 2:
         return
-    reporter.message(f"compiling {num_cases} cases ahead in {num_processes} processes")
-    facts = run_pieces(request, pieces, num_processes, limit_s=LIMIT_SHARE * request.measure.setup_timeout_s)
+    reporter.message(f"compiling {len(case_ids)} cases ahead in {num_processes} processes")
+    facts = call_all(request, case_ids, num_processes, limit_s=LIMIT_SHARE * request.measure.setup_timeout_s)
     reporter.note("compile_ahead", facts)
     failed = len(facts["failed"])
     reporter.message(f"compiled ahead in {facts['wall_s']:.0f} s" + (f"; {failed} failed so far" if failed else ""))
 
 
-def pieces_of(request: JobRequest, environment: Environment) -> list[list[str]]:
-    """case_ids in pieces of work, the longest first: one implementation, length and direction each.
+def cases_of(request: JobRequest, environment: Environment) -> list[str]:
+    """case_ids to be called once, in this order.
 
-    Masks of one length often share what is compiled, so they stay together. Where lengths do, a piece is one mask at
-    its greatest length (at a short one a window may be none), and these pieces come first. Of several passes with a
-    backward one does. Nothing of cases that are measured already, or that nothing can run.
+    First what any length needs, each mask at its greatest length (at a short one a window may be none). Then a first
+    mask of every implementation, length and direction, the longest ahead, then a second one and so on: masks of one
+    length often share what is compiled, and find it where they are not called at once. Of several passes with a
+    backward one is called. Nothing of cases that are measured already, or that nothing can run.
     """
-    pieces: dict[tuple[Any, ...], dict[str, str]] = {}
+    graphs: dict[tuple[Any, ...], dict[str, str]] = {}
     longest: dict[tuple[Any, ...], tuple[int, str]] = {}
     for workload in request.workloads:
         for case in workload.cases:
@@ -96,19 +97,20 @@ def pieces_of(request: JobRequest, environment: Environment) -> list[list[str]]:
                 if _size(workload) > longest.get((*same, mask), (0, ""))[0]:
                     longest[*same, mask] = _size(workload), case.case_id
             else:
-                pieces.setdefault((*same, _size(workload)), {}).setdefault(workload.workload_id, case.case_id)
-    ordered = sorted(pieces, key=lambda key: (key[2], key[3], *key), reverse=True)
-    return [[case_id] for _, case_id in longest.values()] + [list(pieces[key].values()) for key in ordered]
+                graphs.setdefault((*same, _size(workload)), {}).setdefault(workload.workload_id, case.case_id)
+    ordered = [
+        list(graphs[key].values()) for key in sorted(graphs, key=lambda key: (key[2], key[3], *key), reverse=True)
+    ]
+    turns = itertools.zip_longest(*ordered)
+    return [case_id for _, case_id in longest.values()] + [one for turn in turns for one in turn if one is not None]
 
 
-def run_pieces(
-    request: JobRequest, pieces: Sequence[Sequence[str]], num_processes: int, *, limit_s: float
-) -> dict[str, Any]:
-    """Hand the pieces to processes as these become free. What was done: cases, failed (case_id -> message), wall_s."""
+def call_all(request: JobRequest, case_ids: Sequence[str], num_processes: int, *, limit_s: float) -> dict[str, Any]:
+    """Hand the cases to processes as these become free. What was done: cases, failed (case_id -> message), wall_s."""
     started = time.monotonic()
-    waiting: SimpleQueue[Sequence[str]] = SimpleQueue()
-    for piece in pieces:
-        waiting.put(piece)
+    waiting: SimpleQueue[str] = SimpleQueue()
+    for case_id in case_ids:
+        waiting.put(case_id)
     done = _Done()
     processes = [_start() for _ in range(num_processes)]
     text = dumps(request)
@@ -126,7 +128,7 @@ def run_pieces(
     for thread in threads:
         thread.join()
     return {
-        "cases": sum(map(len, pieces)),
+        "cases": len(case_ids),
         "answered": done.num_cases,
         "failed": done.failed,
         "processes": num_processes,
@@ -144,20 +146,19 @@ def _start() -> subprocess.Popen[str]:
     )
 
 
-def _feed(process: subprocess.Popen[str], request: str, waiting: SimpleQueue[Sequence[str]], done: _Done) -> None:
-    """One process gets pieces until none is left, or until it ends; what it then had in hand the worker compiles."""
+def _feed(process: subprocess.Popen[str], request: str, waiting: SimpleQueue[str], done: _Done) -> None:
+    """One process gets cases until none is left, or until it ends; what it then had in hand the worker compiles."""
     assert process.stdin is not None and process.stdout is not None
     line = f"{request}\n"
     with suppress(Empty, OSError), process.stdin, process.stdout:
         while True:
-            piece = waiting.get_nowait()
-            process.stdin.write(f"{line}{json.dumps(piece)}\n")
+            process.stdin.write(f"{line}{json.dumps(waiting.get_nowait())}\n")
             process.stdin.flush()
             line = ""
             answer = process.stdout.readline()
             if not answer:
                 return
-            done.add(piece, json.loads(answer)["failed"])
+            done.add(json.loads(answer)["failed"])
 
 
 def _size(workload: WorkloadRequest) -> int:

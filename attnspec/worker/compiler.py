@@ -1,8 +1,8 @@
 """python -m attnspec.worker.compiler: call kernels once, so that what they compile lies in the caches on disk.
 
 One of several such processes that a worker starts (`attnspec.worker.compile_ahead`). On standard input the request of
-the job, then one line for each piece of work: a JSON list of case_ids. Each is answered by one line on standard
-output, `{"failed": {case_id: message}}`. A failure here is nobody's outcome: the worker meets it again and records it.
+the job, then one line for each case: its case_id as JSON. Each is answered by one line on standard output,
+`{"failed": {case_id: message}}`. A failure here is nobody's outcome: the worker meets it again and records it.
 """
 
 from __future__ import annotations
@@ -33,12 +33,11 @@ def main() -> int:
     environment = look_around(request, 0)
     known = {case.case_id: (workload, case) for workload in request.workloads for case in workload.cases}
     for line in sys.stdin:
-        failed = {}
-        for case_id in json.loads(line):
-            try:
-                call_once(request.run_dir, *known[case_id], environment)
-            except Exception as error:  # noqa: BLE001  (whatever a library raises is told, and met again by the worker)
-                failed[case_id] = f"{type(error).__name__}: {error}"
+        failed, case_id = {}, json.loads(line)
+        try:
+            call_once(request.run_dir, *known[case_id], environment)
+        except Exception as error:  # noqa: BLE001  (whatever a library raises is told, and met again by the worker)
+            failed[case_id] = f"{type(error).__name__}: {error}"
         print(json.dumps({"failed": failed}), file=answers, flush=True)
     return 0
 

@@ -1,4 +1,4 @@
-"""Compiling ahead: which pieces of work there are, that each is done once, and that what goes wrong there only tells."""
+"""Compiling ahead: which cases are called, that each is called once, and that what goes wrong there only tells."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from worker_requests import case, request, workload
 from attnspec import plugins
 from attnspec.support import Device
 from attnspec.worker import compile_ahead as module
-from attnspec.worker.compile_ahead import compile_ahead, pieces_of, run_pieces
+from attnspec.worker.compile_ahead import call_all, cases_of, compile_ahead
 from attnspec.worker.environment import look_around, set_defaults
 from attnspec.worker.identity import identify
 
@@ -42,26 +42,26 @@ def asked_for(folder, fault="", passes=("fwd", "bwd", "fwd_bwd")):
     return request(folder, *workloads, plugins=(PLUGIN,))
 
 
-def pieces(asked):
-    return pieces_of(asked, look_around(asked, 0))
+def chosen(asked):
+    return cases_of(asked, look_around(asked, 0))
 
 
-def test_pieces_hold_one_length_and_direction_and_the_longest_come_first(tmp_path):
+def test_the_longest_come_first_and_masks_of_one_length_not_at_once(tmp_path):
     asked = asked_for(tmp_path)
-    assert pieces(asked) == [["bwd 2"], ["bwd 0", "bwd 1"], ["fwd 2"], ["fwd 0", "fwd 1"]]
+    assert chosen(asked) == ["bwd 2", "bwd 0", "fwd 2", "fwd 0", "bwd 1", "fwd 1"]
     bwd, fwd = asked.workloads[2].cases[1::-1]
     *_, done = identify(asked, bwd, look_around(asked, 0))
-    assert pieces(dataclasses.replace(asked, done=(done,)))[0] == ["fwd_bwd 2"]
+    assert chosen(dataclasses.replace(asked, done=(done,)))[0] == "fwd_bwd 2"
     assert fwd.case_id == "fwd 2"
     unknown = workload(tmp_path, [case("nowhere_at_all")])
     distributed = dataclasses.replace(workload(tmp_path, [compiled_case(tmp_path, "far")]), level="distributed")
-    assert pieces(request(tmp_path, unknown, distributed)) == []
+    assert chosen(request(tmp_path, unknown, distributed)) == []
 
 
-def test_where_lengths_share_what_is_compiled_a_piece_is_one_mask_at_its_greatest_length(tmp_path, monkeypatch):
+def test_where_lengths_share_what_is_compiled_a_mask_is_called_at_its_greatest_length(tmp_path, monkeypatch):
     asked = asked_for(tmp_path)
     monkeypatch.setattr(plugins.load("kernels", "compiled"), "COMPILES_AHEAD", "any_length")
-    assert pieces(asked) == [["fwd 0"], ["bwd 0"], ["fwd 2"], ["bwd 2"]]
+    assert chosen(asked) == ["fwd 0", "bwd 0", "fwd 2", "bwd 2"]
 
 
 def test_variables_that_a_library_wants_are_set_unless_somebody_set_them(tmp_path, monkeypatch):
@@ -75,9 +75,9 @@ def test_variables_that_a_library_wants_are_set_unless_somebody_set_them(tmp_pat
 
 
 @pytest.mark.slow
-def test_every_piece_is_done_once_by_some_process(tmp_path):
+def test_every_case_is_called_once_by_some_process(tmp_path):
     asked = asked_for(tmp_path)
-    facts = run_pieces(asked, pieces(asked), 2, limit_s=60)
+    facts = call_all(asked, chosen(asked), 2, limit_s=60)
     calls = [line.split(maxsplit=1) for line in (tmp_path / "calls").read_text().splitlines()]
     assert Counter(what for _, what in calls) == {
         "32 forward forward": 2, "48 forward forward": 1,
@@ -95,7 +95,7 @@ def test_every_piece_is_done_once_by_some_process(tmp_path):
 )
 def test_a_failure_is_told_and_a_death_ends_one_process_only(tmp_path, fault, answered, failed):
     asked = asked_for(tmp_path, fault, passes=("fwd",))
-    facts = run_pieces(asked, pieces(asked), 1, limit_s=60)
+    facts = call_all(asked, chosen(asked), 1, limit_s=60)
     assert (facts["answered"], facts["failed"]) == (answered, failed)
 
 
@@ -103,7 +103,7 @@ def test_a_failure_is_told_and_a_death_ends_one_process_only(tmp_path, fault, an
 def test_a_compiler_that_hangs_is_ended_in_time(tmp_path):
     asked = asked_for(tmp_path, "hang", passes=("fwd",))
     started = time.monotonic()
-    facts = run_pieces(asked, pieces(asked), 1, limit_s=1.5)
+    facts = call_all(asked, chosen(asked), 1, limit_s=1.5)
     assert time.monotonic() - started < 10
     assert facts["answered"] == 0
 
@@ -128,16 +128,16 @@ def on_cuda(monkeypatch, tmp_path):
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (gib * 2**30, gib * 2**30))
         monkeypatch.setattr(module, "usable_cores", lambda: cores)
         monkeypatch.setattr(
-            module, "run_pieces",
-            lambda asked, pieces, count, *, limit_s: {"failed": {"a": "b"}, "wall_s": 2.6, "processes": count, "limit_s": limit_s},
+            module, "call_all",
+            lambda asked, case_ids, count, *, limit_s: {"failed": {"a": "b"}, "wall_s": 2.6, "processes": count, "limit_s": limit_s},
         )  # fmt: skip
         return dataclasses.replace(found, device=torch.device("cuda"), support=Device(type="cuda"))
 
     return make
 
 
-@pytest.mark.parametrize(("gib", "cores", "processes"), [(100, 16, 4), (100, 4, 3), (3, 16, 2)])
-def test_as_many_processes_as_pieces_cores_and_memory_allow(tmp_path, on_cuda, gib, cores, processes):
+@pytest.mark.parametrize(("gib", "cores", "processes"), [(100, 16, 6), (100, 4, 3), (3, 16, 2)])
+def test_as_many_processes_as_cases_cores_and_memory_allow(tmp_path, on_cuda, gib, cores, processes):
     heard = Heard()
     compile_ahead(asked_for(tmp_path), on_cuda(gib, cores), heard)
     assert heard.notes["compile_ahead"]["processes"] == processes

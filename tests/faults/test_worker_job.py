@@ -348,9 +348,9 @@ class ZeroClock(CpuClock):
         self.made += 1
         timer = super().timer(step)
         if self.made == 1:
-            timer.round = lambda iterations: [Sample(started_ns=1, elapsed_ns=0, host_ns=5)] * iterations
+            timer.round = lambda iterations, ahead: [Sample(started_ns=1, elapsed_ns=0, host_ns=5)] * iterations
         if self.made == 2:
-            timer.round = lambda iterations: []
+            timer.round = lambda iterations, ahead: []
         return timer
 
 
