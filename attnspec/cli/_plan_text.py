@@ -102,7 +102,8 @@ def _expected(plan: Plan, expectation: Expectation) -> Iterator[str]:
         yield f"  time    {most} of timing at {budget}, more where {iterations} take longer; set-up comes on top"
     else:
         least = _duration(expectation.device_s_least)
-        yield f"  time    {least} to {most} of timing at half the device's peak and {budget}; set-up comes on top"
+        more = "set-up and letting the device settle come on top"
+        yield f"  time    {least} to {most} of timing at half the device's peak and {budget}; {more}"
 
 
 def _counted(count: int, noun: str) -> str:
