@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch.distributed as dist
 from torch import Tensor
 
+from attnspec.exchange.lanes import use
 from attnspec.sharding.routes import Channel
 
 
@@ -58,6 +59,8 @@ class _Works:
     def wait(self) -> None:
         for work in self._works:
             work.wait()
+        for parcel in self._held:
+            use(parcel.tensor)  # only this stream has waited; another may have allocated it
         self._works, self._held = (), ()
 
 

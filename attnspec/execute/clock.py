@@ -46,6 +46,8 @@ class Clock(Protocol):
 
     flush_bytes: int
     """Size of the buffer that is written before each iteration to empty the L2 cache; 0 for none."""
+    settle_ns: int
+    """Of its timers."""
 
     def timer(self, step: Step) -> Timer:
         """A timer of one step. It holds the step's tensors alive."""
@@ -62,7 +64,7 @@ class CpuClock:
     align: waits for the other ranks right before each call.
     """
 
-    flush_bytes = 0
+    flush_bytes, settle_ns = 0, 0
 
     def __init__(
         self,
@@ -84,7 +86,7 @@ class CpuClock:
 class CpuTimer:
     """See Timer."""
 
-    settle_ns = 0
+    settle_ns = CpuClock.settle_ns
 
     def __init__(self, clock: CpuClock, step: Step) -> None:
         self._clock, self._step = clock, step

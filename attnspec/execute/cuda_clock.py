@@ -50,6 +50,8 @@ class CudaClock:
     iteration may use; the end event waits for them.
     """
 
+    settle_ns = SETTLE_NS
+
     def __init__(
         self,
         device: torch.device,
@@ -104,7 +106,7 @@ class CudaClock:
 class CudaTimer:
     """See Timer. `held` is false when the queue could not be held: the step waits for the device itself."""
 
-    settle_ns = SETTLE_NS
+    settle_ns = CudaClock.settle_ns
 
     def __init__(self, clock: CudaClock, step: Step) -> None:
         self._clock, self._step = clock, step

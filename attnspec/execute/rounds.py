@@ -123,8 +123,7 @@ class _Loop:
             case.warm_s += self.now_s() - started
             elapsed, cost_s = self._agreed(taken, self.now_s() - started)
             now = median(elapsed)
-            case._iterations = self._iterations_for(cost_s / iterations)
-            case.ahead = settling(case.timer.settle_ns / 1e9, cost_s / iterations)
+            self._learn(case, cost_s / iterations)
             stationary = before is not None and abs(now - before) <= WARM_AGREEMENT * before
             (warm_s,) = self.agree([case.warm_s])
             if stationary or warm_s >= WARM_SHARE * self.measure.max_seconds:
@@ -141,7 +140,9 @@ class _Loop:
         self.on_round(case, taken)
         case.samples_ns.append(elapsed)
         case.spent_s += cost_s
-        case._budgeted_s += cost_s * case._iterations / (case.ahead + case._iterations)
+        per_iteration_s = cost_s / (case.ahead + case._iterations)
+        case._budgeted_s += per_iteration_s * case._iterations
+        self._learn(case, per_iteration_s)
 
     def finished(self, case: Timed) -> bool:
         """Enough samples, and a narrow interval or no budget left."""
@@ -157,6 +158,11 @@ class _Loop:
         bounds = block_bootstrap_median(case.samples_ns, seed=seed, num_resamples=NUM_RESAMPLES)
         every = [one for held in case.samples_ns for one in held]
         return relative_half_width(bounds, median(every)) <= self.measure.ci
+
+    def _learn(self, case: Timed, per_iteration_s: float) -> None:
+        """How many iterations a turn takes, from what one of the last turn cost."""
+        case._iterations = self._iterations_for(per_iteration_s)
+        case.ahead = settling(case.timer.settle_ns / 1e9, per_iteration_s)
 
     def _turn(self, case: Timed, iterations: int, ahead: int = 0) -> list[Sample] | None:
         self.on_turn(case)

@@ -2,5 +2,14 @@
 
 from __future__ import annotations
 
-ENVIRONMENT = {"FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED": "1"}
-"""Compiled kernels are kept on disk, by a key without lengths (cache_utils.py of 4.0.0b36); off by default there."""
+import os
+import tempfile
+
+ENVIRONMENT = {
+    "FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED": "1",
+    "FLASH_ATTENTION_CUTE_DSL_CACHE_DIR": f"{tempfile.gettempdir()}/flash_attention_cute_dsl_cache-{os.getuid()}",
+}
+"""Compiled kernels are kept on disk, by a key without lengths (cache_utils.py of 4.0.0b36); off by default there.
+
+The folder is one per user ID: the library's own is by name, and in a container all users have the same.
+"""

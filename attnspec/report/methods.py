@@ -80,8 +80,11 @@ def _timing(run: OpenedRun, rows: Sequence[Row]) -> Iterator[str]:
     samples = [row["num_samples"] for row in rows if row["num_samples"] is not None]
     rounds = run.timings.filter(pc.is_in(run.timings["case_id"], run.cells["case_id"]))
     counts = rounds.group_by(["case_id", "pack"]).aggregate([("round", "count_distinct")])["round_count_distinct"]
+    conditions = section(run.provenance, "workers", "conditions").values()
+    settle_ns = max((one.get("settle_ns", 0) for one in conditions if isinstance(one, Mapping)), default=0)
+    settling = f", each begun by {settle_ns / 1e6:g} ms of the same iterations untimed" if settle_ns else ""
     yield (
-        "After a warm-up, all implementations of a workload take turns in rounds of rotating order; we took "
+        f"After a warm-up, all implementations of a workload take turns in rounds of changing order{settling}; we took "
         f"{_span(samples)} iterations per case in {_span(counts.to_pylist())} rounds per pack."
     )
     if run.folder.spec.is_file():

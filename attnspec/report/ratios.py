@@ -139,12 +139,12 @@ def _prior(variances: NDArray[np.float64], dof: NDArray[np.float64]) -> tuple[fl
 
 
 def _inverse_trigamma(value: float) -> float:
-    """The positive number whose trigamma is `value`; infinity where that is not positive.
+    """The positive number whose trigamma is `value`; infinity where that is not positive, or lost in rounding.
 
     >>> round(_inverse_trigamma(1.6449340668), 6)
     1.0
     """
-    if value <= 0:
+    if value < 1e-12:
         return math.inf
     # 1/x < trigamma(x) < 1/x + 1/x^2 holds the root between these.
     low, high = 1 / value, (1 + math.sqrt(1 + 4 * value)) / (2 * value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from attnspec.execute.clock import Clock
@@ -54,8 +55,9 @@ class Anchor:
         prepared.load(tensors)
         timer = bench.timer(clock, prepared, prepared.step(pass_))
         timer.round(1)
-        (warm_ns,) = self._agreement.largest([timer.round(1)[0].elapsed_ns])
-        warm_s = warm_ns / 1e9
+        started = time.perf_counter()
+        timer.round(1)
+        (warm_s,) = self._agreement.largest([time.perf_counter() - started])
         fitting = int(MOST_SECONDS / warm_s) if warm_s > 0 else self._request.measure.min_iters
         iterations = max(2, min(self._request.measure.min_iters, fitting))
         taken = timer.round(iterations, ahead=settling(timer.settle_ns / 1e9, warm_s))

@@ -29,7 +29,7 @@ def main() -> int:
     os.dup2(2, 1)
     request = loads(JobRequest, sys.stdin.readline())
     plugins.load_files(request.plugins)
-    set_defaults(request)
+    set_defaults(case.implementation.kernel for one in request.workloads for case in one.cases)
     environment = look_around(request, 0)
     known = {case.case_id: (workload, case) for workload in request.workloads for case in workload.cases}
     for line in sys.stdin:

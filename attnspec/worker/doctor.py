@@ -20,6 +20,7 @@ from attnspec import plugins
 from attnspec.errors import UnsupportedError
 from attnspec.execute.providers import installed_version, verify
 from attnspec.support import Device, Provider
+from attnspec.worker.environment import set_defaults
 from attnspec.worker.one_cudnn import restart_with_torchs_cudnn
 
 POISONED = 75
@@ -30,10 +31,10 @@ def main(arguments: Sequence[str]) -> int:
     lines = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     plugins.load_files(argument for argument in arguments if "/" in argument)
+    asked = [argument for argument in arguments if "/" not in argument]
+    set_defaults(name for kind, _, name in (one.partition(":") for one in asked) if kind == "kernels")
     device = present_device()
-    for argument in arguments:
-        if "/" in argument:
-            continue
+    for argument in asked:
         kind, _, name = argument.partition(":")
         print(json.dumps({"starts": argument}), file=lines, flush=True)
         print(json.dumps({"done": argument, **examine(kind, name, device)}), file=lines, flush=True)

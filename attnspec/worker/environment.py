@@ -127,9 +127,9 @@ def _driver(nvml: Nvml | None) -> str | None:
     return version
 
 
-def set_defaults(request: JobRequest) -> None:
-    """The variables that kernels of a job want, where nobody set them. Before any of their libraries is imported."""
-    for kernel in sorted({case.implementation.kernel for one in request.workloads for case in one.cases}):
+def set_defaults(kernels: Iterable[str]) -> None:
+    """The variables that kernels want, where nobody set them. Before any of their libraries is imported."""
+    for kernel in sorted(set(kernels)):
         with contextlib.suppress(AttnspecError):  # an unknown kernel is its cases' outcome, told in their turn
             for name, value in getattr(plugins.load("kernels", kernel), "ENVIRONMENT", {}).items():
                 os.environ.setdefault(name, value)

@@ -28,7 +28,8 @@ def run_job(
 def _run_cases(
     request: JobRequest, environment: Environment, clock: Clock, reporter: Reporter, agreement: Agreement
 ) -> None:
-    reporter.note("conditions", {"when": "start", **conditions(environment), "flush_bytes": clock.flush_bytes})
+    of_clock = {"flush_bytes": clock.flush_bytes, "settle_ns": clock.settle_ns}
+    reporter.note("conditions", {"when": "start", **conditions(environment), **of_clock})
     if agreement.ranks.size > 1:
         facts = agreement.together(link_facts, agreement.ranks, environment.device, clock.synchronize)
         reporter.note("bandwidth", facts)
@@ -49,4 +50,4 @@ def _run_cases(
         run(case.workload, [case])
     reporter.spent.on("end")
     anchor.again(environment, clock)
-    reporter.note("conditions", {"when": "end", **conditions(environment), "flush_bytes": clock.flush_bytes})
+    reporter.note("conditions", {"when": "end", **conditions(environment), **of_clock})

@@ -31,7 +31,7 @@ def run_session(request: JobRequest, events: EventStream, stop: Stop, *, rank: i
     Raises EnvironmentMissingError, JournalError, DeviceLostError.
     """
     plugins.load_files(request.plugins)
-    set_defaults(request)
+    set_defaults(case.implementation.kernel for one in request.workloads for case in one.cases)
     if request.device == "cpu" and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, usable_cores() // request.world_size - 1))
     environment = look_around(request, local_rank)

@@ -82,10 +82,10 @@ class WorkloadRun:
 
     def run(self, cases: Sequence[CaseState]) -> None:
         """Bring every case to its outcome."""
+        self.reporter.spent.on("setup")
         units = self._units(cases)
         if not units:
             return
-        self.reporter.spent.on("setup")
         try:
             benches = self.agreement.together(self._open, units)
         except Exception as error:  # noqa: BLE001  (without packs or tensors every case has this outcome)
@@ -148,6 +148,7 @@ class WorkloadRun:
         for number in range(benches.num_packs):
             live = [unit for unit in units if unit.open_cases and unit.first_pack <= number]
             if live:
+                self.reporter.spent.on("setup")
                 self._measure_pack(live, number, benches.pack(number), alone=len(units) == 1)
         for unit in units:
             for case in unit.open_cases:
@@ -166,20 +167,22 @@ class WorkloadRun:
                 turns[case.case_id] = unit, case
                 timed.append(self._timed(unit, case, number, bench))
         self.reporter.spent.on("measure")
-        interleave(
-            timed,
-            self.request.measure,
-            on_turn=lambda one: self.reporter.phase(turns[one.case_id][1], "measure"),
-            on_round=lambda one, samples: self._journal_round(one, turns[one.case_id][1], number, samples),
-            on_failure=lambda one: self._end_or_put_aside(
-                turns[one.case_id][0], [turns[one.case_id][1]], number, one.error, alone=alone
-            ),
-            agree=self.agreement.largest,
-        )
+        try:
+            interleave(
+                timed,
+                self.request.measure,
+                on_turn=lambda one: self.reporter.phase(turns[one.case_id][1], "measure"),
+                on_round=lambda one, samples: self._journal_round(one, turns[one.case_id][1], number, samples),
+                on_failure=lambda one: self._end_or_put_aside(
+                    turns[one.case_id][0], [turns[one.case_id][1]], number, one.error, alone=alone
+                ),
+                agree=self.agreement.largest,
+            )
+        finally:
+            self.reporter.spent.timed_s += sum(one.warm_s + one.spent_s for one in timed)
         for one in timed:
             case = turns[one.case_id][1]
             case.setup_s += one.warm_s
-            self.reporter.spent.timed_s += one.warm_s + one.spent_s
             if one.error is None:
                 if not getattr(one.timer, "held", True):
                     self.reporter.message(

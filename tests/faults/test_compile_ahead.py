@@ -64,13 +64,12 @@ def test_where_lengths_share_what_is_compiled_a_mask_is_called_at_its_greatest_l
     assert chosen(asked) == ["fwd 0", "bwd 0", "fwd 2", "bwd 2"]
 
 
-def test_variables_that_a_library_wants_are_set_unless_somebody_set_them(tmp_path, monkeypatch):
+def test_variables_that_a_library_wants_are_set_unless_somebody_set_them(monkeypatch):
     kernel = plugins.load("kernels", "compiled")
     monkeypatch.setattr(kernel, "ENVIRONMENT", {"LIBRARY_CACHE": "1", "LIBRARY_PATH": "here"}, raising=False)
     monkeypatch.delenv("LIBRARY_CACHE", raising=False)
     monkeypatch.setenv("LIBRARY_PATH", "there")
-    unknown = workload(tmp_path, [case("nowhere_at_all")])
-    set_defaults(request(tmp_path, unknown, *asked_for(tmp_path).workloads))
+    set_defaults(["nowhere_at_all", "compiled", "compiled"])
     assert (os.environ["LIBRARY_CACHE"], os.environ["LIBRARY_PATH"]) == ("1", "there")
 
 
@@ -145,6 +144,16 @@ def test_as_many_processes_as_cases_cores_and_memory_allow(tmp_path, on_cuda, gi
     assert heard.said == [
         f"compiling 6 cases ahead in {processes} processes", "compiled ahead in 3 s; 1 failed so far"
     ]  # fmt: skip
+
+
+def test_a_library_that_runs_out_of_memory_when_tried_is_its_cases_own_outcome(tmp_path, monkeypatch, on_cuda):
+    def no_room(*_):
+        raise torch.OutOfMemoryError("no room for a tiny call")
+
+    monkeypatch.setattr(module, "identify", no_room)
+    heard = Heard()
+    compile_ahead(asked_for(tmp_path), on_cuda(100, 16), heard)
+    assert (heard.said, heard.notes) == ([], {})
 
 
 @pytest.mark.parametrize(("gib", "cores", "more"), [(100, 2, {}), (1, 16, {}), (100, 16, {"world_size": 2})])

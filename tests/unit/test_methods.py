@@ -62,6 +62,14 @@ def test_what_a_run_lacks_is_left_out(run: Path) -> None:
     assert "NVIDIA H200" in text  # the tables know it
 
 
+def test_how_rounds_begin_is_told_where_it_was_recorded(run: Path) -> None:
+    assert "in rounds of changing order; we took" in methods_text(open_run(run))
+    provenance = json.loads((run / "provenance.json").read_text())
+    provenance["workers"]["conditions"] = {"job-rank0": {"settle_ns": 25_000_000}}
+    (run / "provenance.json").write_text(json.dumps(provenance))
+    assert "each begun by 25 ms of the same iterations untimed; we took" in methods_text(open_run(run))
+
+
 def test_other_shapes_of_provenance_do_no_harm(run: Path) -> None:
     (run / "provenance.json").write_text(json.dumps({"workers": 3, "host": [], "runner": None, "attnspec": "9"}))
     assert "with attnspec 9." in methods_text(open_run(run))
