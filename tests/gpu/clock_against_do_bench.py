@@ -14,12 +14,16 @@ import pyarrow.parquet as pq
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from attnspec.execute.cuda_clock import CudaClock
+from attnspec.execute.cuda_clock import CudaClock, CudaTimer
 from attnspec.execute.prepared import Step
+from attnspec.execute.rounds import settling
 from attnspec.stats import median
 
 SEQLENS = tuple(2**power for power in range(10, 16))
-TURNS = 15
+TURNS = 9
+REP_MS = 15
+OVERHEAD_MS = 0.2
+"""What an iteration costs beside the call: emptying L2, holding the queue, reading the clock."""
 MS = 1e6
 
 
@@ -44,25 +48,30 @@ def attention(seqlen: int, *, causal: bool, backend: SDPBackend) -> Callable[[],
 def compare(run: Callable[[], Any], clock: CudaClock, unheld: CudaClock, turns: int = TURNS) -> dict[str, float]:
     """Medians over turns in ms: ours, ours without holding the queue, do_bench's; and the median ratio within a turn.
 
-    In short turns and in changing order: a long one heats the chip until it is held to its power limit, and its clock
-    falls for whoever comes next.
+    In short turns and in changing order, each begun by 25 ms of the same calls, so that all find the chip alike.
     """
     from triton.testing import do_bench
 
     timers = clock.timer(Step(run=run)), unheld.timer(Step(run=run))
     timers[1].held = False
+    iteration_ms = do_bench(run, warmup=25, rep=25, return_mode="median")
+    iterations = max(3, min(20, round(REP_MS / iteration_ms)))
+    ahead = settling(clock.settle_ns / MS, iteration_ms + OVERHEAD_MS)
+
+    def ours(timer: CudaTimer) -> float:
+        return median([sample.elapsed_ns for sample in timer.round(iterations, ahead=ahead)]) / MS
+
     ways: Sequence[Callable[[], float]] = (
-        lambda: median([sample.elapsed_ns for sample in timers[0].round(20)]) / MS,
-        lambda: median([sample.elapsed_ns for sample in timers[1].round(20)]) / MS,
-        lambda: float(do_bench(run, warmup=2, rep=15, return_mode="median")),
+        lambda: ours(timers[0]),
+        lambda: ours(timers[1]),
+        lambda: float(do_bench(run, warmup=25, rep=REP_MS, return_mode="median")),
     )
-    do_bench(run, warmup=20, rep=20)
     orders = [sorted(range(3), key=lambda one, turn=turn: (one + turn) % 3) for turn in range(turns)]
     taken = [{which: ways[which]() for which in order} for order in orders]
     hosts = [sample.host_ns / MS for sample in timers[0].round(20)]
-    ours, without, theirs = (median([one[which] for one in taken]) for which in range(3))
+    held, without, theirs = (median([one[which] for one in taken]) for which in range(3))
     return {
-        "ours_ms": ours,
+        "ours_ms": held,
         "unheld_ms": without,
         "do_bench_ms": theirs,
         "ours_over_do_bench": median([one[0] / one[2] for one in taken]),
