@@ -94,3 +94,12 @@ def format_bytes(count: float) -> str:
         if count < 1024:
             return f"{count:.1f} {unit}"
     return f"{count / 1024:.1f} TiB"
+
+
+def counted(count: int, noun: str) -> str:
+    """A number with its noun.
+
+    >>> counted(1, "node"), counted(2016, "case")
+    ('1 node', '2,016 cases')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

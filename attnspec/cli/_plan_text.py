@@ -9,7 +9,7 @@ from attnspec.plan import Case, Plan, count_nodes
 from attnspec.plan.expect import Expectation
 from attnspec.plan.stages import implementation_label, mask_label, span
 from attnspec.spec import Spec, Sweep
-from attnspec.units import format_bytes, format_count
+from attnspec.units import counted, format_bytes, format_count
 
 _MOST_GROUPS = 20
 
@@ -17,20 +17,20 @@ _MOST_GROUPS = 20
 def plan_text(plan: Plan, spec: Spec, expectation: Expectation, *, expected_device: str) -> Iterator[str]:
     """The lines of `attnspec plan`."""
     nodes = count_nodes(plan)
-    yield f"{plan.name}: {_counted(len(plan.cases), 'case')} on runner {plan.runner} ({expected_device})"
+    yield f"{plan.name}: {counted(len(plan.cases), 'case')} on runner {plan.runner} ({expected_device})"
     yield "  graph  " + " -> ".join(f"{count:,} {stage}" for stage, count in nodes.items())
     cases_of = Counter(case.sweep for case in plan.cases)
     for index, sweep in enumerate(spec.sweeps):
-        yield f"  sweep {index}, {sweep.level}: {_product(sweep)}: {_counted(cases_of[index], 'case')}"
+        yield f"  sweep {index}, {sweep.level}: {_product(sweep)}: {counted(cases_of[index], 'case')}"
     yield ""
-    yield f"{_counted(len(plan.jobs), 'job')}"
+    yield f"{counted(len(plan.jobs), 'job')}"
     for job in plan.jobs:
         refused = sum(case.case_id in plan.unsupported for case in job.cases)
         env = "".join(f" {name}={value}" for name, value in job.env.items())
         note = f" ({refused:,} unsupported)" if refused else ""
-        ranks = _counted(job.world_size, "rank")
+        ranks = counted(job.world_size, "rank")
         image = "" if job.image is None else f" in {job.image}"
-        yield f"  {job.job_id}  {ranks:>9}  {_counted(len(job.cases), 'case')}{note}{image}{env}"
+        yield f"  {job.job_id}  {ranks:>9}  {counted(len(job.cases), 'case')}{note}{image}{env}"
     yield ""
     yield from _unsupported(plan)
     yield ""
@@ -46,7 +46,7 @@ def _unsupported(plan: Plan) -> Iterator[str]:
     if not plan.unsupported:
         yield "unsupported: none that can be told before running"
         return
-    yield f"unsupported: {_counted(len(plan.unsupported), 'case')} that can be told before running"
+    yield f"unsupported: {counted(len(plan.unsupported), 'case')} that can be told before running"
     groups: dict[tuple[str, str, str], list[Case]] = {}
     for case_id, why in plan.unsupported.items():
         case = plan.case_by_id[case_id]
@@ -104,10 +104,6 @@ def _expected(plan: Plan, expectation: Expectation) -> Iterator[str]:
         least = _duration(expectation.device_s_least)
         more = "set-up and letting the device settle come on top"
         yield f"  time    {least} to {most} of timing at half the device's peak and {budget}; {more}"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _duration(seconds: float) -> str:

@@ -14,6 +14,7 @@ from attnspec.launch.runner_profile import Runner
 from attnspec.launch.slurm_cluster import Cluster, Node, SlurmError
 from attnspec.launchers.slurm import Allocation, Layout, Params, RankContainer, Step, lay_out
 from attnspec.plan import Job
+from attnspec.units import counted
 
 
 def launcher_params(runner: Runner) -> Params:
@@ -123,14 +124,15 @@ def shortage(
     layout = layout_of(runner, most)
     gpus = layout.tasks_per_node if device == "cuda" and (not runner.slurm or runner.slurm.gpu_flag != "none") else 0
     fit = [node for node in nodes if node.num_gpus >= gpus and node.num_cpus >= layout.cpus_per_node]
-    cores = "1 core" if layout.cpus_per_node == 1 else f"{layout.cpus_per_node} cores"
-    each = f" with {gpus} GPUs" if gpus else f" with {cores}"
+    cores = counted(layout.cpus_per_node, "core")
+    each = f" with {counted(gpus, 'GPU')} and {cores}" if gpus else f" with {cores}"
+    wanted = f"{counted(layout.num_nodes, 'node')}{each}"
     if runner.nodes is not None and layout.num_nodes > runner.nodes:
-        return f"{world_sizes[most]} needs {layout.num_nodes} nodes{each}; runner {runner.name} allows {runner.nodes}"
+        return f"{world_sizes[most]} needs {wanted}; runner {runner.name} allows {runner.nodes}"
     if len(fit) < layout.num_nodes:
         have = ", ".join(sorted({f"{node.num_gpus} GPUs and {node.num_cpus} cores" for node in nodes}))
         return (
-            f"{world_sizes[most]} needs {layout.num_nodes} nodes{each}; of the {len(nodes)} nodes that Slurm has there "
-            f"{len(fit)} do (nodes have {have})"
+            f"{world_sizes[most]} needs {wanted}; of the {counted(len(nodes), 'node')} that Slurm has there {len(fit)} "
+            f"fit (nodes have {have})"
         )
     return None

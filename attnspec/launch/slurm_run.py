@@ -323,6 +323,7 @@ class SlurmRun:
         followed.tries += 1
         if followed.tries >= MAX_TRIES:
             why = f"Slurm job {slurm_id} ended: {judgement.reason}; so did {MAX_TRIES - 1} before it, without a result"
+            why += _last_words(followed.folder)
             self._record(followed, Judgement(next=judgement.next, reason=why, time_limit=judgement.time_limit))
             self._followed.remove(followed)
             return
@@ -379,3 +380,15 @@ def standing_ok(rows: Sequence[Mapping[str, Any]], images: Mapping[str, str | No
         for row in rows
         if row["status"] == "ok" and row["case_id"] in images and row["image_digest"] == images[row["case_id"]]
     )
+
+
+def _last_words(folder: SubmissionFolder | None) -> str:
+    """The end of what Slurm and the supervisor printed, and where all of it is."""
+    if folder is None:
+        return ""
+    try:
+        lines = folder.slurm_log.read_text(encoding="utf-8", errors="replace").split("\n")
+    except OSError:
+        return ""
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return f"; {folder.slurm_log} ends: {last[:300]}" if last else ""

@@ -94,6 +94,8 @@ class Verdict(Enum):
     JOURNAL = "journal"
 
 
+NOT_STARTED = (125, 126, 127)
+"""Exit codes of shells and container programs whose command could not be started: nothing that a case has done."""
 _VERDICTS = {EXIT_MISSING: Verdict.MISSING, EXIT_JOURNAL: Verdict.JOURNAL}
 
 
@@ -206,6 +208,8 @@ class Supervision:
             self._strays += 1
         else:
             self._false_starts += 1
+        if self._false_starts >= MAX_STRAYS and end.returncode in NOT_STARTED:
+            return [Finish(verdict=Verdict.MISSING, text=f"the worker could not be started: {reason}")]
         if self._strays >= MAX_STRAYS or self._false_starts >= MAX_STRAYS:
             return self._give_up(status, code, reason)
         return [Tell(text=f"{reason}; starting a fresh worker"), *self._go_on(now)]

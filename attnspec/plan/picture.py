@@ -13,6 +13,7 @@ from itertools import pairwise
 from attnspec.plan.graph import count_nodes
 from attnspec.plan.model import Plan
 from attnspec.plan.stages import STAGES, Group, Stages, collapse, span
+from attnspec.units import counted
 
 _FONT = "font-family=\"Inter, 'Segoe UI', 'Helvetica Neue', Arial, sans-serif\""
 _INK, _SOFT, _GREY, _LINE = "#1c2430", "#5d6b7c", "#b4bcc6", "#d7dde5"
@@ -105,10 +106,10 @@ def _place(plan: Plan, stages: Stages) -> tuple[dict[str, list[_Card]], float, f
 
 def _note(stage: str, group: Group) -> str:
     if stage == "sample":
-        return _counted(len(group.nodes), "node")
+        return counted(len(group.nodes), "node")
     if stage == "mask":
         return " · ".join((*group.details, span(list(group.notes))))
-    cases = _counted(group.cases, "case" if stage == "run" else "row")
+    cases = counted(group.cases, "case" if stage == "run" else "row")
     if stage == "run":
         ranks = f" · cp {span(list(group.notes))}" if group.notes else ""
         refused = f" · {group.unsupported:,} unsupported" if group.unsupported else ""
@@ -116,12 +117,8 @@ def _note(stage: str, group: Group) -> str:
     return cases
 
 
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 def _heading(plan: Plan, columns: dict[str, list[_Card]]) -> Iterator[str]:
-    facts = [_counted(len(plan.cases), "case"), _counted(len(plan.jobs), "job"), f"runner {plan.runner}"]
+    facts = [counted(len(plan.cases), "case"), counted(len(plan.jobs), "job"), f"runner {plan.runner}"]
     if plan.unsupported:
         facts.insert(1, f"{len(plan.unsupported):,} unsupported")
     yield _text(_MARGIN, 42, plan.name, size=20, weight=650)
@@ -149,7 +146,7 @@ def _ribbons(stages: Stages, columns: dict[str, list[_Card]], scale: float) -> I
                 start.right_used += count * scale
                 if count:
                     colour = _GREY if grey else _flow_colour(stage, start, end)
-                    words = f"{start.group.label} to {end.group.label}: {_counted(count, 'case')}"
+                    words = f"{start.group.label} to {end.group.label}: {counted(count, 'case')}"
                     title = f"{words}{', unsupported' if grey else ''}"
                     x = start.x + start.width
                     yield _ribbon(x, top, end.x, tops[source, target, grey], count * scale, colour, title)

@@ -183,7 +183,9 @@ def test_a_job_that_is_lost_again_and_again_is_given_up(host: SlurmHost) -> None
     assert host.run().exit_code == 1
     assert len(host.submissions()) == 3
     assert {(row["status"], row["reason_code"]) for row in host.rows()} == {("timeout", "setup")}
-    assert host.rows()[0]["reason"] == "Slurm job 3 ended: time limit; so did 2 before it, without a result"
+    reason = host.rows()[0]["reason"]
+    assert reason.startswith("Slurm job 3 ended: time limit; so did 2 before it, without a result; ")
+    assert reason.endswith("slurm.log ends: interrupted")
 
 
 def test_a_job_cancelled_in_slurm_is_not_submitted_again(host: SlurmHost) -> None:

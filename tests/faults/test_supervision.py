@@ -171,6 +171,21 @@ def test_a_worker_that_dies_twice_before_it_greets_ends_the_job() -> None:
     assert finish == DONE
 
 
+@pytest.mark.parametrize("code", [125, 126, 127])
+def test_a_worker_that_cannot_be_started_is_no_case_of_anybody(code: int) -> None:
+    held = machine(["a"], ["b"])
+    held.begin(0)
+    words = "sh: 1: exec: apptainer: not found"
+    assert StartWorker(case_ids=("a", "b")) in held.handle(Ended(returncode=code, last_lines=words), 0)
+    assert held.handle(Ended(returncode=code, last_lines=words), 0) == [
+        Finish(
+            verdict=Verdict.MISSING,
+            text=f"the worker could not be started: the worker ended with exit code {code} while starting up; its last "
+            f"words: {words}",
+        )
+    ]
+
+
 @pytest.mark.parametrize(("code", "verdict"), [(EXIT_MISSING, Verdict.MISSING), (EXIT_JOURNAL, Verdict.JOURNAL)])
 def test_exit_codes_with_a_meaning_end_the_job_without_records(code: int, verdict: Verdict) -> None:
     held = machine(["a"])

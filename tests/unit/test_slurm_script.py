@@ -186,12 +186,12 @@ def test_a_cluster_that_is_too_small_is_told_with_the_numbers(tmp_path):
     nodes = [Node(name=f"n{number}", num_gpus=gpus, num_cpus=32) for number, gpus in enumerate((8, 8, 4))]
     assert shortage(site, {8: "cp_size 8", 16: "cp_size 16"}, "cuda", nodes) is None
     assert shortage(site, {8: "cp_size 8", 64: "cp_size 64"}, "cuda", nodes) == (
-        "cp_size 64 needs 8 nodes with 8 GPUs; of the 3 nodes that Slurm has there 2 do "
+        "cp_size 64 needs 8 nodes with 8 GPUs and 8 cores; of the 3 nodes that Slurm has there 2 fit "
         "(nodes have 4 GPUs and 32 cores, 8 GPUs and 32 cores)"
     )
     small = runner(tmp_path, "launcher: slurm\ngpus_per_node: 8\ndevice: {type: cuda}\nnodes: 1\n")
     assert shortage(small, {16: "cp_size 16"}, "cuda", nodes) == (
-        "cp_size 16 needs 2 nodes with 8 GPUs; runner site allows 1"
+        "cp_size 16 needs 2 nodes with 8 GPUs and 8 cores; runner site allows 1"
     )
 
 
