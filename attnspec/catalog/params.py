@@ -148,7 +148,8 @@ def _bounded(hint: Any, about: ParamInfo) -> Any:
     if about.ge is None and about.le is None:
         return hint
     if typing.get_origin(hint) is tuple:
-        return tuple[tuple(one if one is ... else _bounded(one, about) for one in typing.get_args(hint))]  # type: ignore[misc]
+        elements = tuple(one if one is ... else _bounded(one, about) for one in typing.get_args(hint))
+        return types.GenericAlias(tuple, elements)
     return Annotated[hint, Field(ge=about.ge, le=about.le)]
 
 

@@ -1,8 +1,7 @@
 """ring_allgather at run time: all keys on every rank, gathered in one message and brought into the sequence's order.
 
-Calls over different rows are kept apart, so no results are merged; where the kernel gains by it they take two streams
-in turn (as TransformerEngine's do). Gradients of keys are reduced and scattered. Shape suffixes as in
-attnspec.support.bound.
+Calls over different rows are kept apart, so no results are merged. Gradients of keys are reduced and scattered. Shape
+suffixes as in attnspec.support.bound.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from attnspec.exchange.accumulate import lse_type, wide
 from attnspec.exchange.bound import BoundStrategy, Grads
 from attnspec.exchange.guard import Guard
 from attnspec.exchange.kernel_call import Bind, KernelCall, require_explicit, results
-from attnspec.exchange.lanes import Lanes, overlap
 from attnspec.exchange.tokens import Slots
 from attnspec.exchange.transport import Transport
 from attnspec.sharding.gathering import Gathering
@@ -77,7 +75,6 @@ class GatheredKeys:
 
     def __init__(self, calls: list[KernelCall], order: KeyOrder, *, widened: bool) -> None:
         self._calls, self._order, self._widened = calls, order, widened
-        self._overlapped = overlap(call.bound for call in calls)
 
     def forward(
         self, q_BTND: Tensor, kv: Tensor, transport: Transport, guard: Guard
@@ -122,13 +119,10 @@ class GatheredKeys:
         assert kv is not None
         rows = _Rows(q_BTND, self._calls)
         saved: list[Tensor | None] = []
-        with Lanes(q_BTND, overlapped=self._overlapped) as lanes:
-            for number, call in enumerate(self._calls):
-                with lanes.on(number):
-                    out_BTND, lse_BTN = results(call.bound, call.bound.forward(call.inputs(q_BTND, kv)))
-                    rows.put(call, out_BTND)
-                saved.append(None if lse_BTN is None else lse_BTN.transpose(1, 2))
-                del out_BTND
+        for call in self._calls:
+            out_BTND, lse_BTN = results(call.bound, call.bound.forward(call.inputs(q_BTND, kv)))
+            rows.put(call, out_BTND)
+            saved.append(None if lse_BTN is None else lse_BTN.transpose(1, 2))
         return rows.whole, saved
 
     def _differentiate(
@@ -142,18 +136,14 @@ class GatheredKeys:
         total = torch.empty_like(kv, dtype=dtype) if complete else torch.zeros_like(kv, dtype=dtype)
         pairs = list(zip(self._calls, cast(list[Tensor], forward.saved), strict=True))
         pairs.sort(key=lambda pair: not pair[0].all_keys)
-        with Lanes(q_BTND, overlapped=self._overlapped) as lanes:
-            for number, (call, lse_BNR) in enumerate(pairs):
-                with lanes.on(number):
-                    dq, dk, dv = call.backward_of_rows(q_BTND, kv, forward.out, lse_BNR, dout_BTND)
-                    rows.put(call, dq)
-                with lanes.in_turn(number):
-                    for target, part in zip(total, (dk, dv), strict=True):
-                        if number == 0:
-                            target[:, call.keys].copy_(part)
-                        else:
-                            target[:, call.keys].add_(part)
-                del dq, dk, dv
+        for number, (call, lse_BNR) in enumerate(pairs):
+            dq, dk, dv = call.backward_of_rows(q_BTND, kv, forward.out, lse_BNR, dout_BTND)
+            rows.put(call, dq)
+            for target, part in zip(total, (dk, dv), strict=True):
+                if number == 0:
+                    target[:, call.keys].copy_(part)
+                else:
+                    target[:, call.keys].add_(part)
         return rows.whole, self._order.by_rank(total)
 
 

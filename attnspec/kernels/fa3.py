@@ -134,7 +134,8 @@ def _register(provider: str) -> None:
             raise UnsupportedError("broken_package", f"this process holds the operators of {found} already")
         return
     if provider == "xformers":
-        torch.ops.load_library(_xformers_library())  # type: ignore[no-untyped-call]
+        load_library: Any = torch.ops.load_library
+        load_library(_xformers_library())
     else:
         importlib.import_module("flash_attn_interface")
 
