@@ -324,6 +324,12 @@ class SlurmRun:
         if followed.tries >= MAX_TRIES:
             why = f"Slurm job {slurm_id} ended: {judgement.reason}; so did {MAX_TRIES - 1} before it, without a result"
             why += _last_words(followed.folder)
+            if not judgement.time_limit and not judgement.nodes_failed and _never_began(followed.folder):
+                self._followed.remove(followed)
+                raise EnvironmentMissingError(
+                    f"{why}\nattnspec did not start in these jobs: options.host_python of runner "
+                    f"{self._launch.runner.name}, attnspec's code and the run folder must be visible to the nodes"
+                )
             self._record(followed, Judgement(next=judgement.next, reason=why, time_limit=judgement.time_limit))
             self._followed.remove(followed)
             return
@@ -380,6 +386,11 @@ def standing_ok(rows: Sequence[Mapping[str, Any]], images: Mapping[str, str | No
         for row in rows
         if row["status"] == "ok" and row["case_id"] in images and row["image_digest"] == images[row["case_id"]]
     )
+
+
+def _never_began(folder: SubmissionFolder | None) -> bool:
+    """Whether the supervisor of a submission left nothing at all."""
+    return folder is not None and folder.read_verdict() is None and not folder.read_events()[0]
 
 
 def _last_words(folder: SubmissionFolder | None) -> str:

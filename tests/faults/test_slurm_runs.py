@@ -177,6 +177,13 @@ def test_a_requeued_job_goes_on_under_its_own_number(host: SlurmHost) -> None:
     host.check_complete()
 
 
+def test_jobs_in_which_attnspec_cannot_start_are_nobodys_outcome(host: SlurmHost) -> None:
+    host.profile.write_text(f"{RUNNER}options: {{host_python: /nowhere/python}}\n")
+    with pytest.raises(EnvironmentMissingError, match=r"(?s)slurm.log ends: .*/nowhere/python.*options.host_python"):
+        host.run()
+    assert {row["status"] for row in host.rows()} == {"skipped"}
+
+
 def test_a_job_that_is_lost_again_and_again_is_given_up(host: SlurmHost) -> None:
     host.behave(reference={"do": "hang", "phase": "setup"})
     host.when("runs on", lambda job: programs.end(job, "TIMEOUT"), times=9)
