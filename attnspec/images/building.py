@@ -115,8 +115,8 @@ def build(folder: ImageFolder, store: ImageStore, *, base: str | None, wheels: P
 def lock_of(folder: ImageFolder, store: ImageStore, *, date: str, pushed: tuple[str, str] | None = None) -> Lock:
     """The lock of the image that is stored here under its folder's tag.
 
-    date: ISO, UTC. pushed: repository and manifest digest. Raises InputError when the folder's files have changed since
-    it was built.
+    date: ISO, UTC. pushed: repository and manifest digest; without it those of the lock that is there stay, if it is of
+    the same image. Raises InputError when the folder's files have changed since it was built.
     """
     found = store.find(folder.tag)
     if found is None:
@@ -137,6 +137,7 @@ def lock_of(folder: ImageFolder, store: ImageStore, *, date: str, pushed: tuple[
     base = GivenBase(
         argument=found.labels[_BASE_NAME], name=found.labels[_BASE_NAME], digest=found.labels[_BASE_DIGEST]
     )
+    pushed = pushed or _pushed_before(folder, found.image_id)
     unresolved = {} if pushed else {"manifest_digest": "it has been pushed to no registry"}
     return Lock(
         attnspec_image=1,
@@ -156,6 +157,17 @@ def lock_of(folder: ImageFolder, store: ImageStore, *, date: str, pushed: tuple[
         date=date,
         unresolved=unresolved,
     )
+
+
+def _pushed_before(folder: ImageFolder, image_id: str) -> tuple[str, str] | None:
+    """Repository and manifest digest of the same image in the lock that is there."""
+    try:
+        held = folder.lock()
+    except InputError:  # none, or a damaged one, which is replaced
+        return None
+    if held.image_id != image_id or held.reference is None or held.manifest_digest is None:
+        return None
+    return held.reference, held.manifest_digest
 
 
 def unresolved_lock(folder: ImageFolder, reason: str) -> Lock:

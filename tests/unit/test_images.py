@@ -333,6 +333,11 @@ def test_a_lock_is_of_the_image_that_the_folder_built(folder, podman):
     assert (lock.image_id, lock.base.digest, lock.packages) == (ID, OTHER, {"numpy": "2.4.6", "torch": "2.13.0"})
     assert lock.build is not None and lock.build.program == "podman 4.3.1"
     assert lock.unresolved == {"manifest_digest": "it has been pushed to no registry"}
+    kept = ("registry.example/cpu", DIGEST)
+    for image_id, expected in ((ID, kept), (OTHER, (None, None))):
+        locked(folder, image_id=image_id, reference=kept[0], manifest_digest=kept[1])
+        again = lock_of(folder, ImageStore("podman"), date="2026-01-01T00:00:00Z")
+        assert (again.reference, again.manifest_digest) == expected
     folder.containerfile.write_text("ARG BASE\nFROM ${BASE}\nRUN true\n")
     with pytest.raises(InputError, match="was built from another containerfile than lie"):
         lock_of(folder, ImageStore("podman"), date="2026-01-01T00:00:00Z")
