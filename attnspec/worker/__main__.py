@@ -23,22 +23,29 @@ def main(arguments: list[str]) -> int:
     stop = Stop()
     stop.install()
     try:
-        return _run(Path(arguments[0]), EventStream.take_stdout(), stop)
+        code, words = _code_and_words(Path(arguments[0]), stop)
+        stop.over()
     except Stopped as stopped:
-        print(stopped, file=sys.stderr)
-        return 128 + stopped.number
+        code, words = 128 + stopped.number, str(stopped)
+    if words:
+        print(words, file=sys.stderr)
+    return code
+
+
+def _code_and_words(path: Path, stop: Stop) -> tuple[int, str]:
+    """How the job ended. The words are for when no signal can cut them off: a rank that fails has its peers stopped."""
+    try:
+        _run(path, EventStream.take_stdout(), stop)
     except EnvironmentMissingError as error:
-        print(error, file=sys.stderr)
-        return EXIT_MISSING
+        return EXIT_MISSING, str(error)
     except JournalError as error:
-        print(error, file=sys.stderr)
-        return EXIT_JOURNAL
+        return EXIT_JOURNAL, str(error)
     except (AttnspecError, OSError) as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return EXIT_FAILED
+        return EXIT_FAILED, f"{type(error).__name__}: {error}"
+    return 0, ""
 
 
-def _run(path: Path, events: EventStream, stop: Stop) -> int:
+def _run(path: Path, events: EventStream, stop: Stop) -> None:
     watch_control_pipe()
     request = loads(JobRequest, path.read_bytes())
     try:
@@ -50,7 +57,6 @@ def _run(path: Path, events: EventStream, stop: Stop) -> int:
         ) from error
     rank, local_rank = place_among(request.world_size, os.environ)
     run_session(request, events, stop, rank=rank, local_rank=local_rank)
-    return 0
 
 
 if __name__ == "__main__":

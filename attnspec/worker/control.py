@@ -54,6 +54,11 @@ class Stop:
         if self._pending is not None:
             self._stop(self._pending)
 
+    def over(self) -> None:
+        """What is left to do is to tell how it ended: signals are ignored from now on."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         if self._deferring:
             self._pending = number

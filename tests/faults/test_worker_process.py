@@ -172,3 +172,32 @@ class TestStop:
         with pytest.raises(Stopped):
             signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGTERM)  # ending already
+
+
+STOPPED_WHILE_IT_TELLS = """
+import os, signal, sys
+from attnspec.errors import EnvironmentMissingError
+from attnspec.worker import __main__ as worker
+from attnspec.worker.control import leave
+
+class Told:
+    def write(self, words):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return sys.__stderr__.write(words)
+    def flush(self):
+        sys.__stderr__.flush()
+
+def lacks(*arguments):
+    raise EnvironmentMissingError("no such device")
+
+worker._run, sys.stderr = lacks, Told()
+code = worker.main(["request.json"])
+os.kill(os.getpid(), signal.SIGINT)
+leave(code)
+"""
+
+
+def test_who_is_stopped_while_it_tells_why_it_cannot_work_tells_it_whole():
+    """A launcher stops the other ranks when one fails, and these are about to fail as well."""
+    done = subprocess.run([sys.executable, "-c", STOPPED_WHILE_IT_TELLS], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (EXIT_MISSING, "no such device\n")
