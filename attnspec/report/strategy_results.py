@@ -6,12 +6,14 @@ same kernel through the same package on the same tensors.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
 from attnspec.drawing.look import Row, labelled, mask_title
 from attnspec.drawing.palette import ordered
+from attnspec.drawing.throughput import point_of, published_points
+from attnspec.report.published import published
 from attnspec.report.results import table
 from attnspec.report.run import open_run
 from attnspec.report.summary import figure
@@ -43,11 +45,20 @@ def throughput_per_gpu(folder: str, cp_size: str, seqlen_per_rank: str) -> str:
         if here and row["status"] != "skipped":
             shown = figure(row["tflops_per_gpu"]) if row["status"] == "ok" else row["status"]
             found.setdefault(label, {})[_mask(row), row["pass"]] = shown
-    if not found:
-        return "Not measured.\n"
-    columns = sorted({place for held in found.values() for place in held}, key=lambda place: _order(folder, place))
-    lines = [(label, *(found[label].get(place, "") for place in columns)) for label in ordered(found)]
-    return table(("TFLOP/s per GPU", *(f"{mask}, {pass_}" for mask, pass_ in columns)), lines)
+    return _over_places("TFLOP/s per GPU", folder, found)
+
+
+def beside_published(folder: str, cp_size: str) -> str:
+    """TFLOP/s per GPU, measured / published, where the page shows the strategy on a device of the same class."""
+    points = published_points(published().to_pylist())
+    found: dict[str, dict[tuple[str, str], str]] = {}
+    for label, row in _rows(folder):
+        point = points.get(point_of(row)) if row["status"] == "ok" and str(row["cp_size"]) == cp_size else None
+        if point is not None and point["tflops_per_gpu"] is not None:
+            ours, theirs = row["tflops_per_gpu"], point["tflops_per_gpu"]
+            shown = f"{figure(ours)} / {figure(theirs)} = {ours / theirs:.2f}"
+            found.setdefault(label, {})[_mask(row), row["pass"]] = shown
+    return _over_places("measured / published", folder, found)
 
 
 def same_algorithm(folder: str) -> str:
@@ -84,6 +95,15 @@ def statuses(folder: str) -> str:
         for label in ordered(counts)
     ]
     return table(("implementation", "cases", "why"), lines)
+
+
+def _over_places(head: str, folder: str, found: Mapping[str, Mapping[tuple[str, str], str]]) -> str:
+    """A line of every label, a column of every mask and pass."""
+    if not found:
+        return "Not measured.\n"
+    columns = sorted({place for held in found.values() for place in held}, key=lambda place: _order(folder, place))
+    lines = [(label, *(found[label].get(place, "") for place in columns)) for label in ordered(found)]
+    return table((head, *(f"{mask}, {pass_}" for mask, pass_ in columns)), lines)
 
 
 def _pairs(folder: str) -> Iterator[tuple[Row, Row]]:
