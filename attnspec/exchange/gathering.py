@@ -48,12 +48,15 @@ class KeyOrder:
     def __init__(self, plan: Gathering, device: str) -> None:
         keys = plan.keys
         self._num_ranks, self._num_slots, self._num_tokens = keys.num_holders, keys.num_slots, keys.num_tokens
-        self._padded = keys.padding_tokens > 0
         places = keys.places()
         rank, slot = places // max(keys.num_slots, 1), places % max(keys.num_slots, 1)
         parts = np.arange(2 * plan.shape.batch)[:, None]
-        rows = (rank * len(parts) + parts) * keys.num_slots + slot
-        self._rows = torch.from_numpy(rows.reshape(-1)).to(device)
+        rows = ((rank * len(parts) + parts) * keys.num_slots + slot).reshape(-1)
+        back = np.full(self._num_ranks * len(parts) * self._num_slots, -1)
+        back[rows] = np.arange(len(rows))
+        padding = np.flatnonzero(back < 0)
+        self._rows, self._back = (torch.from_numpy(one).to(device) for one in (rows, np.maximum(back, 0)))
+        self._padding = torch.from_numpy(padding).to(device) if len(padding) else None
 
     def in_sequence(self, gathered: Tensor) -> Tensor:
         """One pass over all keys."""
@@ -62,12 +65,12 @@ class KeyOrder:
         return rows.view(two, batch, self._num_tokens, heads, width)
 
     def by_rank(self, in_sequence: Tensor) -> Tensor:
-        """One pass back."""
+        """One pass back; it gathers as well, since scattering rows of bfloat16 goes element by element (torch 2.11)."""
         two, batch, _, heads, width = in_sequence.shape
-        shape = (self._num_ranks, two, batch, self._num_slots, heads, width)
-        made = in_sequence.new_zeros(shape) if self._padded else in_sequence.new_empty(shape)
-        made.view(-1, heads, width).index_copy_(0, self._rows, in_sequence.view(-1, heads, width))
-        return made
+        made = in_sequence.view(-1, heads, width).index_select(0, self._back)
+        if self._padding is not None:
+            made.index_fill_(0, self._padding, 0)
+        return made.view(self._num_ranks, two, batch, self._num_slots, heads, width)
 
 
 class GatheredKeys:
