@@ -96,10 +96,10 @@ def rest(comparison: Comparison) -> list[str]:
     if comparison.only_new:
         lines.append(f"{_cases(comparison.only_new)} only in NEW")
     if comparison.drowned:
-        most = comparison.drift.most(len(comparison.pairs))
+        most = 100 * comparison.drift.most(len(comparison.pairs))
         lines.append(
             f"{_cases(len(comparison.drowned))} ambiguous only because the machine itself drifted: that alone may have "
-            f"changed times by up to {100 * most:.2g} %, so slower or faster cannot be told"
+            f"changed times by up to {most:.{1 if most < 10 else 0}f} %, so slower or faster cannot be told"
         )
     return [*lines, *comparison.notes]
 

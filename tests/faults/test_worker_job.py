@@ -340,6 +340,22 @@ def test_anchor_that_costs_much_is_measured_at_the_end_only(tmp_path, monkeypatc
     assert [len(times) for times in again_ns(Ran(tmp_path, request(tmp_path, *asked, anchor="anchor")))] == [1]
 
 
+def test_anchor_that_cannot_be_measured_again_is_told_once_and_ends_nothing(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise RuntimeError("no memory for it")
+
+    monkeypatch.setattr("attnspec.worker.anchor.open_benches", refuse)
+    asked = [
+        workload(tmp_path, [case("reference", name=name)], docs=((size,),))
+        for name, size in (("anchor", 64), ("b", 32), ("c", 48))
+    ]
+    ran = Ran(tmp_path, request(tmp_path, *asked, anchor="anchor"))
+    texts = [event.text for event in ran.heard.events if event.kind == "message"]
+    assert texts == ["the anchor anchor could not be measured again: no memory for it"]
+    assert {one.status for one in ran.journal.outcomes} == {"ok"}
+    assert again_ns(ran) == []
+
+
 def test_wall_time_is_noted_by_activity(tmp_path):
     began = time.perf_counter()
     ran = Ran(tmp_path, request(tmp_path, workload(tmp_path, [case("reference", name="one")])))
