@@ -31,7 +31,7 @@ class Anchor:
     """One case's times over a run: in its place, then again and again.
 
     times: in any unit, at least one. first_variance, again_variance: relative variances by rounds, of the first time
-    and of each later one; 0 where they are not known.
+    and of a typical later one; 0 where they are not known.
     """
 
     times: Sequence[float]

@@ -17,7 +17,7 @@ from attnspec.report.drift import Anchor, Drift, drift_of, shift
 from attnspec.report.environment import environment, section
 from attnspec.report.ratios import Pack, pack_time
 from attnspec.report.run import OpenedRun
-from attnspec.stats import seed_of
+from attnspec.stats import median, seed_of
 
 LEAST_CLOCK = 0.01
 _CONDITIONS = (("attnspec", "code_sha256"), ("worker", "env"), ("worker", "versions", "torch"))
@@ -74,7 +74,7 @@ def anchors(run: OpenedRun) -> dict[AnchorKey, Anchor]:
         again = [time for times in _distinct(held) for time in times]
         if again:
             times = [time.median_ns for time in again]
-            variance = sum(map(_relative, again)) / len(again)
+            variance = median([_relative(time) for time in again])  # a burst during one excuses no other
         else:  # a single round
             times = [ends[key]] if key in ends else []
             variance = _relative(first) * first.num_rounds

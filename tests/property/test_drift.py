@@ -84,7 +84,7 @@ def run(
     anchor = Anchor(
         times=[one.median_ns for one in times],
         first_variance=variances[0],
-        again_variance=float(np.mean(variances[1:])) if again else 0.0,
+        again_variance=float(np.median(variances[1:])) if again else 0.0,
     )
     return packs, anchor
 
