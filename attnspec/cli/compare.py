@@ -22,8 +22,10 @@ def command(base: Path, new: Path, threshold: str, as_json: bool, markdown: bool
     """Compare the times of two runs case by case: same, faster, slower or ambiguous.
 
     BASE and NEW are run folders or exports of runs. A case is slower when its time grew by the threshold or more and
-    chance does not explain it; of all cases of two runs that are alike, the chance that any is called slower or faster
-    is under 5 percent. Cases are held against each other only where both runs measured the same shape, mask and packs.
+    neither chance nor the machine's own drift explains it, as far as the anchor cases of both runs show that; what
+    they may explain is ambiguous. Of all cases of two runs that are alike, the chance that any is called slower or
+    faster is about 5 percent at most. Cases are held against each other only where both runs measured the same shape,
+    mask and packs.
 
     Ends with 1 when a case is slower, or was ok and is not any more.
     """

@@ -18,7 +18,7 @@ from attnspec.record.entries import Note
 from attnspec.wire import WIRE_VERSION
 
 PACKAGE = Path(attnspec.__file__).resolve().parent
-ADDING_UP = ("compile_ahead", "spent")
+ADDING_UP = ("anchor_again", "compile_ahead", "spent")
 """Kinds of notes that tell what one attempt took."""
 
 

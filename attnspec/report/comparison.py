@@ -6,6 +6,7 @@ docs/adr/0006-comparing-runs.md says why verdicts are what they are.
 from __future__ import annotations
 
 import filecmp
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -22,10 +23,11 @@ from attnspec.errors import InputError
 from attnspec.launch.provenance import differences
 from attnspec.record.rounds import packs_of
 from attnspec.record.status import Status
+from attnspec.report.drift import STEADY, Drift
 from attnspec.report.environment import environment
 from attnspec.report.ratios import Ratio, case_time, ratios
 from attnspec.report.run import OpenedRun, open_run
-from attnspec.report.run_drift import drift_notes
+from attnspec.report.run_drift import drift_between, drift_notes
 from attnspec.stats import median
 from attnspec.units import format_count
 
@@ -39,6 +41,8 @@ ASKED = (
 """Columns that the spec decides."""
 COUNTED = ("mask_area", "flops")
 """Columns that follow from the packs; null where nothing was sampled."""
+
+_ITSELF = Ratio(1.0, 1.0, 1.0)
 
 Row = Mapping[str, Any]
 Packs = list[list[NDArray[np.int64]]]
@@ -55,7 +59,10 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """A case that both runs measured. ratio: NEW's time over BASE's, its high infinite where nothing bounds it."""
+    """A case that both runs measured. ratio: NEW's time over BASE's, its high infinite where nothing bounds it.
+
+    drowned: ambiguous only for the machine's own drift; by rounds alone it would be slower or faster.
+    """
 
     case_id: str
     title: str
@@ -63,6 +70,7 @@ class Pair:
     new_ms: float
     ratio: Ratio
     verdict: Verdict
+    drowned: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +88,7 @@ class Comparison:
     """What came out. broken: ok in BASE, tried and not ok in NEW. mended: the other way round.
 
     not_run: ok in one run and not tried in the other. only_base, only_new: cases that the other run's spec lacks.
-    environment: one line per difference. notes: sentences on what else may have moved the times.
+    drift: what the machine did. environment: one line per difference. notes: sentences on what may have moved times.
     """
 
     base: str
@@ -92,6 +100,7 @@ class Comparison:
     not_run: int
     only_base: int
     only_new: int
+    drift: Drift
     environment: Sequence[str]
     notes: Sequence[str]
 
@@ -99,6 +108,11 @@ class Comparison:
     def regressions(self) -> int:
         """Cases that are slower or broken."""
         return sum(pair.verdict is Verdict.SLOWER for pair in self.pairs) + len(self.broken)
+
+    @property
+    def drowned(self) -> Sequence[Pair]:
+        """Changes that cannot be told from the machine's own drift."""
+        return [pair for pair in self.pairs if pair.drowned]
 
     @property
     def exit_code(self) -> int:
@@ -121,7 +135,8 @@ def compare_runs(base_dir: str | Path, new_dir: str | Path, *, threshold: float 
         _check_same_ask(held[case_id], other[case_id])
     _check_same_artifacts(base, new)
     both = [case_id for case_id in common if held[case_id]["status"] == other[case_id]["status"] == Status.OK]
-    pairs = _pairs(base, new, both, held, threshold)
+    drift = drift_between(base, new)
+    pairs = _pairs(base, new, both, held, threshold, drift)
     broken, mended, not_run = _changes(common, held, other)
     return Comparison(
         base=str(base_dir),
@@ -133,21 +148,28 @@ def compare_runs(base_dir: str | Path, new_dir: str | Path, *, threshold: float 
         not_run=not_run,
         only_base=len(held) - len(common),
         only_new=len(other) - len(common),
+        drift=drift,
         environment=differences(environment(base), environment(new)),
-        notes=list(drift_notes(base, new, {pair.case_id: pair.ratio.ratio for pair in pairs}, threshold=threshold)),
+        notes=list(
+            drift_notes(base, new, {pair.case_id: pair.ratio.ratio for pair in pairs}, drift, threshold=threshold)
+        ),
     )
 
 
-def verdict_of(ratio: Ratio, threshold: float) -> Verdict:
+def verdict_of(ratio: Ratio, threshold: float, drift: Drift = STEADY) -> Verdict:
     """What an interval says. A change is one that chance cannot explain and that is as large as the threshold.
+
+    It must be that large also where the machine's own movement is taken off.
 
     >>> [str(verdict_of(Ratio(*one), 0.03)) for one in ((1, 0.99, 1.01), (1.05, 1.01, 1.09), (1.02, 1.01, 1.04))]
     ['same', 'slower', 'ambiguous']
+    >>> str(verdict_of(Ratio(1.12, 1.01, 1.13), 0.03, Drift(high=0.1)))
+    'ambiguous'
     """
     most = 1 + threshold
-    if ratio.low > 1 and ratio.ratio >= most:
+    if ratio.low > 1 and ratio.ratio / math.exp(drift.high) >= most:
         return Verdict.SLOWER
-    if ratio.high < 1 and ratio.ratio <= 1 / most:
+    if ratio.high < 1 and ratio.ratio / math.exp(drift.low) <= 1 / most:
         return Verdict.FASTER
     return Verdict.SAME if 1 / most <= ratio.low and ratio.high <= most else Verdict.AMBIGUOUS
 
@@ -209,7 +231,7 @@ def _table(file: Path) -> pa.Table:
 
 
 def _pairs(
-    base: OpenedRun, new: OpenedRun, both: Sequence[str], rows: Mapping[str, Row], threshold: float
+    base: OpenedRun, new: OpenedRun, both: Sequence[str], rows: Mapping[str, Row], threshold: float, drift: Drift
 ) -> list[Pair]:
     ranks = {case_id: rows[case_id]["cp_size"] for case_id in both}
     old, now = dict(_samples(base, ranks)), dict(_samples(new, ranks))
@@ -217,23 +239,31 @@ def _pairs(
         case_id: tuple(_packs(run, rows[case_id], side[case_id]) for run, side in ((base, old), (new, now)))
         for case_id in both
     }
-    # The very same samples are one measurement; nothing about their ratio is left to chance.
-    found = {case_id: Ratio(1.0, 1.0, 1.0) for case_id in both if old[case_id].equals(now[case_id])}
-    others = [case_id for case_id in both if case_id not in found]
+    others = [case_id for case_id in both if not old[case_id].equals(now[case_id])]
     # One name for both sides: the runs the other way round give the reciprocal intervals.
     times = [tuple(case_time(side, name=one) for side in packs[one]) for one in others]
-    found |= zip(others, ratios([(before, after) for before, after in times]), strict=True)
-    return [
-        Pair(
-            case_id=case_id,
-            title=case_title(rows[case_id]),
-            base_ms=_milliseconds(packs[case_id][0]),
-            new_ms=_milliseconds(packs[case_id][1]),
-            ratio=found[case_id],
-            verdict=verdict_of(found[case_id], threshold),
+    by_rounds, found = (
+        dict(zip(others, ratios([(before, after) for before, after in times], drift=known), strict=True))
+        for known in (STEADY, drift)
+    )
+    pairs = []
+    for case_id in both:
+        # The very same samples are one measurement; nothing about their ratio is left to chance.
+        ratio = found.get(case_id, _ITSELF)
+        verdict = verdict_of(ratio, threshold, drift) if case_id in found else Verdict.SAME
+        alone = verdict_of(by_rounds.get(case_id, _ITSELF), threshold)
+        pairs.append(
+            Pair(
+                case_id=case_id,
+                title=case_title(rows[case_id]),
+                base_ms=_milliseconds(packs[case_id][0]),
+                new_ms=_milliseconds(packs[case_id][1]),
+                ratio=ratio,
+                verdict=verdict,
+                drowned=verdict is Verdict.AMBIGUOUS and alone in (Verdict.SLOWER, Verdict.FASTER),
+            )
         )
-        for case_id in both
-    ]
+    return pairs
 
 
 def _samples(run: OpenedRun, ranks: Mapping[str, int]) -> Iterator[tuple[str, pa.Table]]:

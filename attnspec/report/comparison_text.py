@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -53,6 +54,13 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         "only_new": comparison.only_new,
         "environment": list(comparison.environment),
         "notes": list(comparison.notes),
+        "drift": {
+            "low": math.exp(comparison.drift.low),
+            "high": math.exp(comparison.drift.high),
+            "spread": comparison.drift.spread,
+            "most": comparison.drift.most(len(comparison.pairs)),
+            "case_ids": [pair.case_id for pair in comparison.drowned],
+        },
     }
 
 
@@ -68,7 +76,10 @@ def _change(change: Change) -> dict[str, Any]:
 def headline(comparison: Comparison) -> str:
     """How many cases came out how, on one line."""
     counts = Counter(pair.verdict for pair in comparison.pairs)
-    told = [f"{counts[verdict]} {verdict}" for verdict in _ORDER if counts[verdict]]
+    words = {verdict: f"{counts[verdict]} {verdict}" for verdict in _ORDER if counts[verdict]}
+    if comparison.drowned:
+        words[Verdict.AMBIGUOUS] += f" ({len(comparison.drowned)} for the machine's drift)"
+    told = list(words.values())
     told += [f"{len(comparison.broken)} no longer ok"] if comparison.broken else []
     told += [f"{len(comparison.mended)} ok now"] if comparison.mended else []
     pairs = "1 case" if len(comparison.pairs) == 1 else f"{len(comparison.pairs)} cases"
@@ -84,6 +95,12 @@ def rest(comparison: Comparison) -> list[str]:
         lines.append(f"{_cases(comparison.only_base)} only in BASE")
     if comparison.only_new:
         lines.append(f"{_cases(comparison.only_new)} only in NEW")
+    if comparison.drowned:
+        most = 100 * comparison.drift.most(len(comparison.pairs))
+        lines.append(
+            f"{_cases(len(comparison.drowned))} ambiguous only because the machine itself drifted: that alone may have "
+            f"changed times by up to {most:.{1 if most < 10 else 0}f} %, so slower or faster cannot be told"
+        )
     return [*lines, *comparison.notes]
 
 

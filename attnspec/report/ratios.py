@@ -4,7 +4,8 @@ What is drawn again is the round (block bootstrap within packs, as for every int
 often five, so its own draws know their spread badly, and quantiles far out, which many comparisons need, not at all.
 Hence: the draws give a variance; the variances of all cases moderate each other (an inverse-gamma prior whose width is
 learnt from them; Smyth, 2004, "Linear models and empirical Bayes methods", section 6.2); and the interval is Student's,
-at a level shared out over the cases (Bonferroni).
+at a level shared out over the cases (Bonferroni). What rounds cannot know, how the machine differs between the runs,
+widens all intervals (`attnspec.report.drift`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import optimize, special
 
+from attnspec.report.drift import STEADY, Drift
 from attnspec.stats import CONFIDENCE, bootstrap_medians, median, seed_of
 
 NUM_RESAMPLES = 200
@@ -71,8 +73,12 @@ def case_time(packs: Sequence[Sequence[ArrayLike]], *, name: str, num_resamples:
     ]
 
 
-def ratios(pairs: Sequence[tuple[Sequence[Pack], Sequence[Pack]]], *, confidence: float = CONFIDENCE) -> list[Ratio]:
+def ratios(
+    pairs: Sequence[tuple[Sequence[Pack], Sequence[Pack]]], *, confidence: float = CONFIDENCE, drift: Drift = STEADY
+) -> list[Ratio]:
     """New over old for pairs (old packs, new packs); with probability `confidence` all intervals hold.
+
+    drift: what the machine itself did. An interval then holds whether that moved the case in full, in part or not.
 
     >>> old, new = (Pack(median_ns=time, variance_ns2=1, num_rounds=5) for time in (100, 110))
     >>> [tuple(round(one, 3) for one in ratio) for ratio in ratios([([old], [new])])]
@@ -87,8 +93,9 @@ def ratios(pairs: Sequence[tuple[Sequence[Pack], Sequence[Pack]]], *, confidence
     known = dof > 0
     tail = (1 - confidence) / 2 / len(pairs)
     reach[known] = -np.sqrt(variances[known]) * special.stdtrit(dof[known], tail)
+    reach = np.hypot(reach, drift.reach(len(pairs), confidence=confidence))
     with np.errstate(over="ignore"):
-        low, high = np.exp(logs - reach), np.exp(logs + reach)
+        low, high = np.exp(logs - drift.high - reach), np.exp(logs - drift.low + reach)
     return [Ratio(*map(float, row)) for row in zip(np.exp(logs), low, high, strict=True)]
 
 

@@ -1,4 +1,7 @@
-"""The anchor: one case that a job measures again at its end, so that drift inside and between jobs shows."""
+"""The anchor: one case that a job measures again, between workloads and at its end, so that a machine's drift shows.
+
+What it says is how far a comparison of two runs can be trusted; the more often it speaks, the better that is known.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from collections.abc import Sequence
 from attnspec.execute.clock import Clock
 from attnspec.execute.joint import Agreement
 from attnspec.execute.memory import release
-from attnspec.execute.rounds import settling
+from attnspec.execute.rounds import LEAST_ROUNDS, settling
 from attnspec.stats import median
 from attnspec.wire import JobRequest
 from attnspec.worker.bench import open_benches
@@ -16,14 +19,22 @@ from attnspec.worker.environment import Environment
 from attnspec.worker.reporter import CaseState, Reporter
 
 MOST_SECONDS = 1.0
+"""Of timed work each time."""
+FREE_SECONDS = 2.0
+"""What measuring it between workloads may cost at first, set-up included, so that short runs do it too."""
+MOST_SHARE = 0.02
+"""What it may cost beyond that, of the job's time."""
 
 
 class Anchor:
-    """Notes the anchor's first pack when it is measured in its place, and once more at the end."""
+    """Notes the anchor's first pack when it is measured in its place, between workloads, and at the end."""
 
     def __init__(self, request: JobRequest, reporter: Reporter, agreement: Agreement) -> None:
         self._request, self._reporter, self._agreement = request, reporter, agreement
         self._case: CaseState | None = None
+        self._began_s = time.perf_counter()
+        self._cost_s = self._spent_s = 0.0
+        self._again: list[list[list[float]]] = []
 
     def measured(self, case: CaseState, pack: int, samples_ns: Sequence[Sequence[float]]) -> None:
         """A case was measured on a pack; if it is the anchor on its first one, note it."""
@@ -31,20 +42,46 @@ class Anchor:
             self._case = case
             self._note(case, "start", [one for held in samples_ns for one in held])
 
+    def between(self, environment: Environment, clock: Clock) -> None:
+        """Measure it again where that is cheap beside the rest, as far as the last time tells, or its own set-up."""
+        case = self._case
+        if case is None:
+            return
+        cost_s = self._cost_s or case.setup_s
+        allowed_s = FREE_SECONDS + MOST_SHARE * (time.perf_counter() - self._began_s)
+        (over_s,) = self._agreement.largest([self._spent_s + cost_s - allowed_s])
+        if over_s <= 0:
+            self._measure(environment, clock)
+
     def again(self, environment: Environment, clock: Clock) -> None:
-        """Measure it once more, without verification; a failure is noted and changes no outcome."""
+        """Measure it at the end."""
+        case = self._case
+        if case is not None and self._measure(environment, clock):
+            self._note(case, "end", [one for held in self._again[-1] for one in held])
+
+    def _measure(self, environment: Environment, clock: Clock) -> bool:
+        """Once more, without verification, and note all so far; a failure is noted and changes no outcome."""
         case = self._case
         if case is None or case.provider is None:
-            return
+            return False
+        started_s = time.perf_counter()
+        self._reporter.spent.on("anchor")
         self._reporter.phase(case, "measure")
         try:
-            times = self._agreement.together(self._times, case, case.provider, environment, clock)
-            self._note(case, "end", times)
+            self._again.append(self._agreement.together(self._times, case, case.provider, environment, clock))
         except Exception as error:  # noqa: BLE001  (the anchor is a witness; its case has its outcome already)
             self._reporter.message(f"the anchor {case.case_id} could not be measured again: {error}")
+            self._case = None  # it would fail each time
+        else:
+            found = {"case_id": case.case_id, "result_key": case.result_key, "pack": 0, "again_ns": self._again}
+            self._reporter.note("anchor_again", found)
         release(environment.device)
+        self._cost_s = time.perf_counter() - started_s
+        self._spent_s += self._cost_s
+        return self._case is not None
 
-    def _times(self, case: CaseState, provider: str, environment: Environment, clock: Clock) -> list[float]:
+    def _times(self, case: CaseState, provider: str, environment: Environment, clock: Clock) -> list[list[float]]:
+        """Elapsed ns by round."""
         pass_, asked = case.request.pass_, case.request.implementation
         needs_backward = pass_ != "fwd"
         benches = open_benches(
@@ -58,10 +95,17 @@ class Anchor:
         started = time.perf_counter()
         timer.round(1)
         (warm_s,) = self._agreement.largest([time.perf_counter() - started])
-        fitting = int(MOST_SECONDS / warm_s) if warm_s > 0 else self._request.measure.min_iters
-        iterations = max(2, min(self._request.measure.min_iters, fitting))
-        taken = timer.round(iterations, ahead=settling(timer.settle_ns / 1e9, warm_s))
-        return self._agreement.largest([float(sample.elapsed_ns) for sample in taken])
+        least = self._request.measure.min_iters
+        fitting = int(MOST_SECONDS / warm_s) if warm_s > 0 else least
+        iterations = max(2, min(least, fitting))
+        rounds = min(LEAST_ROUNDS, iterations)
+        ahead = settling(timer.settle_ns / 1e9, warm_s)
+        return [
+            self._agreement.largest(
+                [float(one.elapsed_ns) for one in timer.round(-(-iterations // rounds), ahead=ahead)]
+            )
+            for _ in range(rounds)
+        ]
 
     def _note(self, case: CaseState, when: str, samples_ns: Sequence[float]) -> None:
         found = {

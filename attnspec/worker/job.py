@@ -39,6 +39,7 @@ def _run_cases(
     anchor = Anchor(request, reporter, agreement)
 
     def run(workload: WorkloadRequest, cases: list[CaseState]) -> None:
+        anchor.between(environment, clock)
         WorkloadRun(request, workload, environment, clock, reporter, anchor.measured, agreement).run(cases)
 
     solo: list[CaseState] = []
@@ -48,6 +49,6 @@ def _run_cases(
         run(workload, [case for case in cases if case.case_id not in request.solo])
     for case in solo:
         run(case.workload, [case])
-    reporter.spent.on("end")
     anchor.again(environment, clock)
+    reporter.spent.on("end")
     reporter.note("conditions", {"when": "end", **conditions(environment), **of_clock})

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
-Activity = Literal["start", "compile_ahead", "setup", "oracle", "verify", "inspect", "measure", "end"]
+Activity = Literal["start", "compile_ahead", "setup", "oracle", "verify", "inspect", "measure", "anchor", "end"]
 """start: until the first case. setup: lowering, binding, tensors. oracle: what all implementations of a pack are
 checked against. verify: one implementation's checks, first calls (compilation) included. inspect: peak memory and names
-of device kernels. measure: the timing loop."""
+of device kernels. measure: the timing loop. anchor: one case again and again, in between."""
 
 
 class Spent:

@@ -308,6 +308,54 @@ def test_anchor_is_noted_at_both_ends(tmp_path):
     assert ran.heard.events[-1].kind == "bye"
 
 
+def again_ns(ran):
+    return [note.data["again_ns"] for note in ran.journal.notes if note.kind == "anchor_again"]
+
+
+def test_anchor_is_measured_between_workloads_and_at_the_end(tmp_path):
+    lengths = ((64,), (32,), (48,))
+    asked = [
+        workload(tmp_path, [case("reference", name="anchor" if number == 0 else f"case {number}")], docs=(docs,))
+        for number, docs in enumerate(lengths)
+    ]
+    ran = Ran(tmp_path, request(tmp_path, *asked, anchor="anchor"))
+    told = again_ns(ran)
+    assert [len(times) for times in told] == [1, 2, 3]  # before the second, before the third, at the end
+    assert told[1] == told[2][:2]  # every note tells all so far, so the newest stands for all
+    assert all(len(rounds) == min(5, QUICK.min_iters) and min(map(min, rounds)) > 0 for rounds in told[-1])
+    (end,) = [note.data for note in ran.journal.notes if note.kind == "anchor" and note.data["when"] == "end"]
+    assert end["num_samples"] == sum(map(len, told[-1][-1]))
+    assert {one.case_id: one.status for one in ran.journal.outcomes} == dict.fromkeys(
+        ["anchor", "case 1", "case 2"], "ok"
+    )
+
+
+def test_anchor_that_costs_much_is_measured_at_the_end_only(tmp_path, monkeypatch):
+    monkeypatch.setattr("attnspec.worker.anchor.FREE_SECONDS", 0.0)
+    monkeypatch.setattr("attnspec.worker.anchor.MOST_SHARE", 0.0)
+    asked = [
+        workload(tmp_path, [case("reference", name=name)], docs=((size,),))
+        for name, size in (("anchor", 64), ("b", 32))
+    ]
+    assert [len(times) for times in again_ns(Ran(tmp_path, request(tmp_path, *asked, anchor="anchor")))] == [1]
+
+
+def test_anchor_that_cannot_be_measured_again_is_told_once_and_ends_nothing(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise RuntimeError("no memory for it")
+
+    monkeypatch.setattr("attnspec.worker.anchor.open_benches", refuse)
+    asked = [
+        workload(tmp_path, [case("reference", name=name)], docs=((size,),))
+        for name, size in (("anchor", 64), ("b", 32), ("c", 48))
+    ]
+    ran = Ran(tmp_path, request(tmp_path, *asked, anchor="anchor"))
+    texts = [event.text for event in ran.heard.events if event.kind == "message"]
+    assert texts == ["the anchor anchor could not be measured again: no memory for it"]
+    assert {one.status for one in ran.journal.outcomes} == {"ok"}
+    assert again_ns(ran) == []
+
+
 def test_wall_time_is_noted_by_activity(tmp_path):
     began = time.perf_counter()
     ran = Ran(tmp_path, request(tmp_path, workload(tmp_path, [case("reference", name="one")])))

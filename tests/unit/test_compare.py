@@ -19,7 +19,7 @@ from rich.console import Console
 from attnspec.cli.main import cli, exit_code
 from attnspec.errors import InputError
 from attnspec.report.comparison import Verdict, compare_runs
-from attnspec.report.comparison_text import as_json, headline, markdown, terminal
+from attnspec.report.comparison_text import as_json, headline, markdown, rest, terminal
 
 RECORDED = Path(__file__).parents[2] / "data" / "measured" / "h200_quickstart"
 
@@ -148,6 +148,119 @@ def test_environment_and_drift_are_told(new: Path) -> None:
     assert any(line.startswith("worker.versions.torch: ") and line.endswith(" -> 3.0") for line in found.environment)
     assert any("all 3 kernels are 6.0 % slower or more" in note for note in found.notes)
     assert any("anchor case of NEW" in note for note in found.notes)
+
+
+def anchored(run: Path, *, again: tuple[float, ...], code: str = "same") -> None:
+    """Let the anchor be measured again so many times, each so much slower than at first."""
+    path = run / "provenance.json"
+    held = json.loads(path.read_text())
+    (end,) = held["workers"]["anchor"].values()
+    rounds = [[end["median_ns"] * (1 + 1e-4 * number)] for number in range(5)]
+    series = [[[one * factor for one in taken] for taken in rounds] for factor in again]
+    told = {name: end[name] for name in ("case_id", "result_key", "pack")}
+    held["workers"]["anchor_again"] = {"job-rank0-1": {**told, "again_ns": series}}
+    held["code_sha256"] = code
+    path.write_text(json.dumps(held))
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(RECORDED, tmp_path / "base"))
+
+
+def test_a_machine_that_drifted_within_a_run_is_no_regression(base: Path, new: Path) -> None:
+    """As on a machine that others use: the anchor moves by some ten percent, and so does everything."""
+    ids = case_ids()
+    scale(new, {ids[30]: 1.1, ids[60]: 0.9, ids[64]: 3.0})
+    anchored(base, again=(1.0, 1.1, 0.95, 1.08))
+    anchored(new, again=(1.05, 0.9, 1.1, 1.0))
+    found = compare_runs(base, new)
+    pairs = {pair.case_id: pair for pair in found.pairs}
+    assert {pairs[one].verdict for one in (ids[30], ids[60])} == {Verdict.AMBIGUOUS}
+    assert pairs[ids[64]].verdict is Verdict.SLOWER  # more than any drift
+    assert pairs[ids[30]].ratio.ratio == pytest.approx(1.1, rel=1e-4)  # never corrected
+    assert {pair.case_id for pair in found.drowned} == {ids[30], ids[60]}
+    assert found.exit_code == 1
+    scale(new, {ids[64]: 1 / 3})
+    found = compare_runs(base, new)
+    assert (found.regressions, found.exit_code) == (0, 0)
+    told = as_json(found)["drift"]
+    assert told["case_ids"] == [pair.case_id for pair in found.drowned]
+    assert 0.05 < told["spread"] < 0.2 < told["most"]
+    (note,) = [line for line in rest(found) if "the machine itself drifted" in line]
+    assert note.startswith("2 cases are ambiguous only because the machine itself drifted: that alone may have ")
+    assert headline(found).endswith("2 ambiguous (2 for the machine's drift), 94 same")
+    assert "the machine itself drifted" in markdown(found)
+
+
+def anchor_case() -> str:
+    provenance = json.loads((RECORDED / "provenance.json").read_text())
+    return next(iter(provenance["workers"]["anchor"].values()))["case_id"]
+
+
+def test_a_machine_that_is_slower_on_another_day_is_no_regression(base: Path, new: Path) -> None:
+    """All cases and the anchor, in which nothing else changed, by the same."""
+    scale(new, dict.fromkeys(case_ids(), 1.2))
+    anchored(base, again=(1.0, 1.001, 0.999))
+    anchored(new, again=(1.2, 1.201, 1.199))
+    found = compare_runs(base, new)
+    assert {pair.verdict for pair in found.pairs} == {Verdict.AMBIGUOUS}
+    assert len(found.drowned) == len(found.pairs)
+    assert found.exit_code == 0
+    assert any("the machine was 20." in note and "slower in NEW, by an anchor case" in note for note in found.notes)
+    ids = case_ids()
+    scale(new, {ids[30]: 1.3})
+    found = compare_runs(base, new)
+    assert [pair.case_id for pair in found.pairs if pair.verdict is Verdict.SLOWER] == [ids[30]]
+    assert found.exit_code == 1
+
+
+def test_an_anchor_whose_code_changed_excuses_nothing(base: Path, new: Path) -> None:
+    """It may be slower for that; who regresses all cases alike must not go free."""
+    scale(new, dict.fromkeys(case_ids(), 1.2))
+    anchored(base, again=(1.0, 1.001, 0.999))
+    anchored(new, again=(1.2, 1.201, 1.199), code="other")
+    found = compare_runs(base, new)
+    assert {pair.verdict for pair in found.pairs} == {Verdict.SLOWER}
+    assert (found.drift.low, found.drift.high) == (0, 0)
+    assert any("nobody can tell whether that is the machine" in note for note in found.notes)
+
+
+def test_ten_percent_is_found_beside_an_anchor_that_stays_within_one(base: Path, new: Path) -> None:
+    ids = case_ids()
+    scale(new, {ids[30]: 1.1, ids[50]: 1.1})
+    anchored(base, again=(1.004, 0.997, 1.006, 0.998))
+    anchored(new, again=(0.996, 1.004, 1.0, 1.007))
+    found = compare_runs(base, new)
+    assert {pair.case_id for pair in found.pairs if pair.verdict is Verdict.SLOWER} == {ids[30], ids[50]}
+    assert found.exit_code == 1
+
+
+def test_an_anchor_that_ranks_noted_alike_counts_once(base: Path, new: Path) -> None:
+    for run in (base, new):
+        anchored(run, again=(1.0, 1.1))
+    once = compare_runs(base, new).drift
+    path = new / "provenance.json"
+    held = json.loads(path.read_text())
+    series = held["workers"]["anchor_again"]
+    series["job-rank1-1"] = series["job-rank0-1"]
+    path.write_text(json.dumps(held))
+    assert compare_runs(base, new).drift == once
+    series["job-rank0-2"] = {**series["job-rank0-1"], "again_ns": [[[9e4], [9e4]]]}
+    path.write_text(json.dumps(held))
+    assert compare_runs(base, new).drift.dof == once.dof + 1
+
+
+def test_a_run_without_anchors_says_so(base: Path, new: Path) -> None:
+    scale(new, {case_ids()[30]: 1.1})
+    for run in (base, new):
+        path = run / "provenance.json"
+        held = json.loads(path.read_text())
+        del held["workers"]["anchor"]
+        path.write_text(json.dumps(held))
+    found = compare_runs(base, new)
+    assert found.regressions == 1
+    assert any("no anchor case was measured again" in note for note in found.notes)
 
 
 def test_json_is_the_contract(new: Path) -> None:
