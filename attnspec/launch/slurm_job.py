@@ -23,7 +23,7 @@ from types import FrameType
 from typing import BinaryIO
 
 from attnspec.errors import AttnspecError, EnvironmentMissingError, JournalError
-from attnspec.launch.processes import WorkerProcess
+from attnspec.launch.processes import WorkerProcess, log_end
 from attnspec.launch.provenance import code_sha256
 from attnspec.launch.run_folder import RunFolder, refused
 from attnspec.launch.runner_profile import Runner
@@ -36,10 +36,10 @@ from attnspec.launch.slurm_order import (
     SubmissionFolder,
     starts_without_result,
 )
-from attnspec.launch.srun_log import without_srun
+from attnspec.launch.srun_log import not_started, without_srun
 from attnspec.launch.supervised import Start, SupervisedJob
 from attnspec.launch.supervision import Ended, RecordOutcome, Said, Tell, Verdict
-from attnspec.launchers.slurm import meeting, prepare_argv, roll_call_argv, step_command
+from attnspec.launchers.slurm import meeting, not_started_fix, prepare_argv, roll_call_argv, step_command
 from attnspec.record.status import FAILED, Status
 from attnspec.support import Device
 from attnspec.wire import EXIT_JOURNAL, EXIT_MISSING, Event, dumps, loads
@@ -166,18 +166,21 @@ class AllocationSupervisor:
         met = meeting(master_addr=self._master, master_port=_free_port())
         argv, added = step_command(self._order.step, str(start.path), {**env, **met})
         try:
-            return WorkerProcess(argv, added, start.log, partial(self._consider, hear))
+            return WorkerProcess(argv, added, start.log, partial(self._consider, hear, start.log))
         except OSError as error:
             raise refused(start.log, error) from error
 
-    def _consider(self, hear: Callable[[Said | Ended], None], happened: Said | Ended) -> None:
-        """Before a worker's end is blamed on a case: is it the allocation that ends, or a node that is gone?"""
+    def _consider(self, hear: Callable[[Said | Ended], None], log: Path, happened: Said | Ended) -> None:
+        """Before a worker's end is blamed on a case: does the allocation end, is a node gone, did srun start nothing?"""
         explained = (0, EXIT_MISSING, EXIT_JOURNAL)
         if isinstance(happened, Ended) and happened.returncode not in explained:
             if not self._told_to_stop.wait(SETTLE_S):
                 self._lost = self._roll_call()
             if self._lost:
                 self._job.stop()
+            if happened.returncode > 0 and (words := not_started(log_end(log))):
+                fix = not_started_fix(self._order.step, words)
+                happened = dataclasses.replace(happened, not_started=f"{words}\n{fix}")
         hear(happened)
 
     def _roll_call(self) -> str:

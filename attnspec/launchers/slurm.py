@@ -292,6 +292,23 @@ def _one_per_node(step: Step) -> list[str]:
     return ["srun", "--mpi=none", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", "--export=ALL"]
 
 
+def not_started_fix(step: Step, words: str) -> str:
+    """What can be done where srun starts no rank. words: why, in srun's own.
+
+    >>> step = Step(layout=lay_out(2, 1), python="/opt/python", code_path="/c")
+    >>> not_started_fix(step, "slurmstepd: error: execve(): /opt/python: No such file or directory")
+    "the runner's python /opt/python must be there on every node"
+    """
+    if step.container is None:
+        return f"the runner's python {step.python} must be there on every node"
+    if step.container.program == "pyxis" and "--container-" in words:
+        return (
+            "this Slurm's srun has no pyxis: have it installed on the nodes, or set slurm.container of the runner to "
+            "apptainer or podman"
+        )
+    return f"{step.container.program} must be able to start {step.python} in {step.container.image} on every node"
+
+
 def meeting(*, master_addr: str, master_port: int) -> dict[str, str]:
     """What tells the ranks where rank 0 listens, and that srun says who they are."""
     return {"MASTER_ADDR": master_addr, "MASTER_PORT": str(master_port), RANKS_FROM: "slurm"}

@@ -363,3 +363,28 @@ def test_what_a_node_does_not_have_is_told_by_its_job(tmp_path):
     runs = Runs(tmp_path, runner=(RUNNER % "10").replace("cpu", "cuda"))
     assert "the runner expects a CUDA device and torch finds none" in runs.run(3)
     assert runs.ranks() == []
+
+
+def test_a_cluster_without_pyxis_is_told_in_srun_s_words_and_leaves_no_outcome(tmp_path):
+    """This Slurm has no pyxis, so its srun does not know the options of one."""
+    runner = (RUNNER % "10").replace('time: "10"', 'time: "10", container: pyxis')
+    runs = Runs(tmp_path, runner=f"image: registry.example/a@sha256:{'0' * 64}\n{runner}")
+    said = runs.run(3)
+    assert "srun: unrecognized option '--container-image=docker://registry.example#a@sha256:" in said
+    assert "this Slurm's srun has no pyxis" in said
+    assert not (runs.out / "cells.parquet").exists() or {cell["status"] for cell in runs.cells()} == {"skipped"}
+
+
+def test_an_interpreter_that_no_node_has_leaves_no_outcome(tmp_path):
+    runs = Runs(tmp_path, runner=f"{RUNNER % '10'}python: /nowhere/python\n")
+    assert "execve(): /nowhere/python: No such file or directory" in runs.run(3)
+    assert {cell["status"] for cell in runs.cells()} == {"skipped"}
+
+
+def test_a_rank_that_crashes_before_it_greets_crashed(tmp_path):
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nkill -SEGV $$\n")
+    python.chmod(0o755)
+    runs = Runs(tmp_path, runner=f"{RUNNER % '10'}python: {python}\n")
+    runs.run(1)
+    assert {(cell["status"], cell["reason_code"]) for cell in runs.cells()} == {("crashed", "signal")}

@@ -18,8 +18,9 @@ from attnspec.launch.slurm_order import (
     submission_folders,
 )
 from attnspec.launch.slurm_place import allocation_of, launcher_params, shortage
-from attnspec.launch.srun_log import first_failure, out_of_memory, without_srun
+from attnspec.launch.srun_log import first_failure, not_started, out_of_memory, without_srun
 from attnspec.launch.torchrun_log import RankFailure
+from attnspec.launchers.slurm import RankContainer, Step, lay_out, not_started_fix
 from attnspec.wire import Event
 from attnspec.worker.place import place_among
 
@@ -106,6 +107,61 @@ def test_the_first_rank_that_fails_is_found_in_srun_s_words(line, failure):
     assert (
         first_failure(f"a library's line\n{line}\nsrun: error: n9: task 99: Aborted\n" if failure else line) == failure
     )
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        (  # Slurm 22.05
+            "srun: unrecognized option '--container-image=a'\nTry \"srun --help\" for more information\n",
+            "srun: unrecognized option '--container-image=a'",
+        ),
+        (
+            "srun: error: Couldn't load specified plugin name for mpi/pmix\nsrun: error: Invalid MPI type 'pmix'\n",
+            "srun: error: Couldn't load specified plugin name for mpi/pmix\nsrun: error: Invalid MPI type 'pmix'",
+        ),
+        (
+            "slurmstepd-n1: error: execve(): /no/python: No such file or directory\n"
+            "srun: error: n1: task 0: Exited with exit code 2\n",
+            "slurmstepd-n1: error: execve(): /no/python: No such file or directory\n"
+            "srun: error: n1: task 0: Exited with exit code 2",
+        ),
+        (  # pyxis, as its sources say it
+            "slurmstepd: error: pyxis: failed to import docker image\n"
+            "slurmstepd: error: spank: required plugin spank_pyxis.so: task_init() failed with rc=-1\n"
+            "srun: error: n1: task 0: Exited with exit code 1\n",
+            "slurmstepd: error: pyxis: failed to import docker image\n"
+            "slurmstepd: error: spank: required plugin spank_pyxis.so: task_init() failed with rc=-1\n"
+            "srun: error: n1: task 0: Exited with exit code 1",
+        ),
+        ("srun: error: n1: task 0: Segmentation fault (core dumped)\n", ""),
+        ("Traceback\nsrun: error: n1: tasks 0-3: Exited with exit code 1\n", ""),
+        ("srun: Job step aborted\nslurmstepd: error: *** STEP 7.0 ON n1 CANCELLED ***\n", ""),
+        ("slurmstepd: error: Detected 1 oom-kill event(s) in StepId=7.0.\n", ""),
+        ("Fatal Python error: Segmentation fault\n", ""),
+        ("", ""),
+    ],
+)
+def test_a_command_that_ran_nowhere_is_told_from_one_that_crashed(log, words):
+    assert not_started(log) == words
+
+
+@pytest.mark.parametrize(
+    ("program", "words", "fix"),
+    [
+        (
+            "pyxis",
+            "srun: unrecognized option '--container-image=a'",
+            "srun has no pyxis: have it installed on the nodes",
+        ),
+        ("pyxis", "slurmstepd: error: pyxis: failed to import docker image", "pyxis must be able to start p in i on"),
+        ("apptainer", "slurmstepd: error: execve(): apptainer: No such file", "apptainer must be able to start p in i"),
+        (None, "slurmstepd: error: execve(): p: No such file", "the runner's python p must be there on every node"),
+    ],
+)
+def test_what_can_be_done_where_no_rank_starts(program, words, fix):
+    held = RankContainer(program=program, image="i", image_id=None, run_dir="/r", package="/p") if program else None
+    assert fix in not_started_fix(Step(layout=lay_out(1, 1), python="p", code_path="/c", container=held), words)
 
 
 def test_srun_s_own_lines_are_no_last_words():
