@@ -171,7 +171,7 @@ class AllocationSupervisor:
             raise refused(start.log, error) from error
 
     def _consider(self, hear: Callable[[Said | Ended], None], log: Path, happened: Said | Ended) -> None:
-        """Before a worker's end is blamed on a case: does the allocation end, is a node gone, did srun start nothing?"""
+        """Before a worker's end is blamed on a case: does the allocation end, is a node gone, was none started?"""
         explained = (0, EXIT_MISSING, EXIT_JOURNAL)
         if isinstance(happened, Ended) and happened.returncode not in explained:
             if not self._told_to_stop.wait(SETTLE_S):

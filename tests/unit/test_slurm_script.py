@@ -121,18 +121,26 @@ def test_the_first_rank_that_fails_is_found_in_srun_s_words(line, failure):
             "srun: error: Couldn't load specified plugin name for mpi/pmix\nsrun: error: Invalid MPI type 'pmix'",
         ),
         (
-            "slurmstepd-n1: error: execve(): /no/python: No such file or directory\n"
-            "srun: error: n1: task 0: Exited with exit code 2\n",
-            "slurmstepd-n1: error: execve(): /no/python: No such file or directory\n"
-            "srun: error: n1: task 0: Exited with exit code 2",
+            (
+                "slurmstepd-n1: error: execve(): /no/python: No such file or directory\n"
+                "srun: error: n1: task 0: Exited with exit code 2\n"
+            ),
+            (
+                "slurmstepd-n1: error: execve(): /no/python: No such file or directory\n"
+                "srun: error: n1: task 0: Exited with exit code 2"
+            ),
         ),
         (  # pyxis, as its sources say it
-            "slurmstepd: error: pyxis: failed to import docker image\n"
-            "slurmstepd: error: spank: required plugin spank_pyxis.so: task_init() failed with rc=-1\n"
-            "srun: error: n1: task 0: Exited with exit code 1\n",
-            "slurmstepd: error: pyxis: failed to import docker image\n"
-            "slurmstepd: error: spank: required plugin spank_pyxis.so: task_init() failed with rc=-1\n"
-            "srun: error: n1: task 0: Exited with exit code 1",
+            (
+                "slurmstepd: error: pyxis: failed to import docker image\n"
+                "slurmstepd: error: spank: required plugin spank_pyxis.so: task_init() failed with rc=-1\n"
+                "srun: error: n1: task 0: Exited with exit code 1\n"
+            ),
+            (
+                "slurmstepd: error: pyxis: failed to import docker image\n"
+                "slurmstepd: error: spank: required plugin spank_pyxis.so: task_init() failed with rc=-1\n"
+                "srun: error: n1: task 0: Exited with exit code 1"
+            ),
         ),
         ("srun: error: n1: task 0: Segmentation fault (core dumped)\n", ""),
         ("Traceback\nsrun: error: n1: tasks 0-3: Exited with exit code 1\n", ""),
