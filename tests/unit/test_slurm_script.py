@@ -8,7 +8,16 @@ import pytest
 
 from attnspec.errors import EnvironmentMissingError, InputError, SpecError
 from attnspec.launch.runner_profile import read_runner
-from attnspec.launch.slurm_cluster import JobState, Node, parse_accounting, parse_nodes, parse_queue, parse_scontrol
+from attnspec.launch.slurm_cluster import (
+    Cluster,
+    JobState,
+    Node,
+    SlurmError,
+    parse_accounting,
+    parse_nodes,
+    parse_queue,
+    parse_scontrol,
+)
 from attnspec.launch.slurm_judgement import FORGOTTEN_S, Next, judge
 from attnspec.launch.slurm_order import (
     JobVerdict,
@@ -17,7 +26,7 @@ from attnspec.launch.slurm_order import (
     starts_without_result,
     submission_folders,
 )
-from attnspec.launch.slurm_place import allocation_of, launcher_params, shortage
+from attnspec.launch.slurm_place import allocation_of, check_cluster, launcher_params, shortage
 from attnspec.launch.srun_log import first_failure, not_started, out_of_memory, without_srun
 from attnspec.launch.torchrun_log import RankFailure
 from attnspec.launchers.slurm import RankContainer, Step, lay_out, not_started_fix
@@ -257,6 +266,34 @@ def test_a_cluster_that_is_too_small_is_told_with_the_numbers(tmp_path):
     assert shortage(small, {16: "cp_size 16"}, "cuda", nodes) == (
         "cp_size 16 needs 2 nodes with 8 GPUs and 8 cores; runner site allows 1"
     )
+
+
+@pytest.mark.parametrize(
+    ("sizes", "gpus", "option"),
+    [((2, 4, 16), 4, "--only 'cp_size=2|4'"), ((2, 16), 4, "--only cp_size=2"), ((8, 16), 4, None), ((2,), 0, None)],
+)
+def test_what_fits_is_offered_where_something_does(tmp_path, sizes, gpus, option):
+    class Small(Cluster):
+        def nodes(self, partition):
+            return [Node(name="n1", num_gpus=gpus, num_cpus=32)]
+
+    site = runner(tmp_path, "launcher: slurm\ngpus_per_node: 8\ndevice: {type: cuda}\n")
+    with pytest.raises(EnvironmentMissingError) as caught:
+        check_cluster(site, {size: f"cp_size {size}" for size in sizes}, Small())
+    lines = str(caught.value).splitlines()
+    assert [line for line in lines if "--only" in line] == ([] if option is None else [f"  {option}   runs what fits"])
+    assert lines[1] == "Instead:"
+
+
+def test_nothing_is_said_to_fit_where_sinfo_fails(tmp_path):
+    class Silent(Cluster):
+        def nodes(self, partition):
+            raise SlurmError("sinfo gave no answer in 60 s")
+
+    site = runner(tmp_path, "launcher: slurm\ngpus_per_node: 8\ndevice: {type: cuda}\n")
+    with pytest.raises(EnvironmentMissingError, match="and sinfo gave no answer in 60 s\nInstead:\n  --runner") as caught:
+        check_cluster(site, {2: "cp_size 2"}, Silent())
+    assert "--only" not in str(caught.value)
 
 
 def test_an_allocation_takes_what_the_profile_says(tmp_path):
