@@ -126,6 +126,13 @@ class Lock(Section):
             return None
         return f"{self.reference}@{self.manifest_digest}"
 
+    def unresolved_words(self) -> str:
+        """What is unresolved and why, each reason once; empty where nothing is."""
+        facts: dict[str, list[str]] = {}
+        for name, why in self.unresolved.items():
+            facts.setdefault(why, []).append(name)
+        return "; ".join(f"{', '.join(names)}: {why}" for why, names in facts.items())
+
 
 def read_lock(path: Path) -> Lock:
     """The lock in a file. Raises SpecError with everything wrong in it."""

@@ -152,7 +152,8 @@ def device_type(runner: Runner, found: Found, *, world_sizes: Mapping[int, str])
 def instead(world_sizes: Collection[int], found: Found | None = None) -> str:
     """What else can be done, where a runner's expectations are not met: only what is true. Pure.
 
-    world_sizes: ranks that jobs need. found: what is here, where somebody looked; None: one rank fits, more are not known.
+    world_sizes: ranks that jobs need. found: what is here; None: nobody looked, so that one rank fits and
+    more may not.
 
     >>> print(instead([1, 8]).splitlines()[1])
       --runner local --only cp_size=1   runs these cases on what is here

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from attnspec.errors import InputError
-from attnspec.launchers import WORKER, Mounted, worker_env
+from attnspec.launchers import WORKER, Mounted, Trial, worker_env
 from attnspec.launchers._containers import (
     Container,
     apptainer_argv,
@@ -26,6 +26,10 @@ from attnspec.params import param
 SUBMITS = True
 """Jobs outlive the command that submits them: see attnspec.launch.slurm_run."""
 PROGRAMS = ("sbatch", "squeue", "scontrol", "scancel", "sinfo")
+TRIAL = Trial(
+    argv=("sinfo", "--noheader", "--format=%P"),
+    fix="SLURM_CONF names the cluster's configuration; whoever runs the cluster knows whether its slurmctld is up",
+)
 SUPERVISOR = "attnspec.launch.slurm_job"
 RANKS_FROM = "ATTNSPEC_RANKS"
 """Tells a worker whose variables say which rank it is: `slurm` means SLURM_PROCID, SLURM_NTASKS and SLURM_LOCALID."""

@@ -291,7 +291,9 @@ def test_nothing_is_said_to_fit_where_sinfo_fails(tmp_path):
             raise SlurmError("sinfo gave no answer in 60 s")
 
     site = runner(tmp_path, "launcher: slurm\ngpus_per_node: 8\ndevice: {type: cuda}\n")
-    with pytest.raises(EnvironmentMissingError, match="and sinfo gave no answer in 60 s\nInstead:\n  --runner") as caught:
+    with pytest.raises(
+        EnvironmentMissingError, match="and sinfo gave no answer in 60 s\nInstead:\n  --runner"
+    ) as caught:
         check_cluster(site, {2: "cp_size 2"}, Silent())
     assert "--only" not in str(caught.value)
 
