@@ -315,9 +315,15 @@ def image() -> str:
     return f"{folder}{slash}{last.partition(':')[0]}@{digest}"
 
 
-def containers(runs: Runs) -> list[str]:
+def containers(runs: Runs, shown: str = "{{.ID}}") -> list[str]:
     """Those that work for a run folder."""
-    return slurm("podman", "ps", "--all", "--quiet", f"--filter=label={run_label(str(runs.out))}").split()
+    label = run_label(str(runs.out))
+    return slurm("podman", "ps", "--all", f"--filter=label={label}", f"--format={shown}").split()
+
+
+def step_of(name: str) -> str:
+    """The step in a container's name; the first of a job brings the image to the nodes."""
+    return name.rpartition("-")[0].rpartition(".")[2]
 
 
 def test_every_rank_runs_in_the_pinned_image_and_scancel_leaves_no_container(tmp_path, image):
@@ -326,6 +332,9 @@ def test_every_rank_runs_in_the_pinned_image_and_scancel_leaves_no_container(tmp
     host = runs.start()
     job = runs.measuring()
     assert len(containers(runs)) == 2
+    names = containers(runs, "{{.Names}}")
+    (request,) = (runs.out / "artifacts" / "jobs").glob("*.json")
+    assert sorted(names) == [f"attnspec-{request.stem}-{job}.{step_of(names[0])}-rank{rank}" for rank in (0, 1)]
     slurm("scancel", str(job))
     assert f"Slurm job {job} was cancelled in Slurm" in finished(host, 1)
     wait_for(lambda: containers(runs) == [], 30)
