@@ -182,6 +182,8 @@ def test_status_and_cancel_of_a_run_that_works(work: Host, capsys: pytest.Captur
     assert exit_code(["status", str(host.folder.path)]) == 0
     out = capsys.readouterr().out
     assert "not running" in out
+    assert "8 cases: 4 interrupted, 4 not measured yet\n" in out
+    assert "skipped" not in out
     assert "last activity: " in out
     assert exit_code(["cancel", str(host.folder.path)]) == 0
     assert "nothing runs here" in capsys.readouterr().out

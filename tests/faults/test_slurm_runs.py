@@ -191,6 +191,9 @@ def test_ranks_that_srun_does_not_start_are_nobodys_outcome(host: SlurmHost) -> 
         host.run()
     assert {row["status"] for row in host.rows()} == {"skipped"}
     assert len(host.submissions()) == 1
+    (standing,) = standings(host.folder.path).values()
+    assert (standing.state, standing.live) == ("could not run", False)
+    assert standing.reason == "the worker could not be started: srun: unrecognized option '--input=all'"
 
 
 def test_an_interpreter_that_no_node_has_is_nobodys_outcome(host: SlurmHost) -> None:
@@ -223,6 +226,7 @@ def test_a_job_cancelled_in_slurm_is_not_submitted_again(host: SlurmHost) -> Non
     host.when("runs on", lambda job: programs.end(job, "CANCELLED"))
     assert host.run().exit_code == 1
     assert "Slurm job 1 was cancelled in Slurm; run the same again to go on" in host.told
+    assert [one.state for one in standings(host.folder.path).values()] == ["cancelled in Slurm"]
     assert {row["status"] for row in host.rows()} == {"skipped"}
     assert workers_of(host.folder.path) == []
 

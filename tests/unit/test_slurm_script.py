@@ -27,6 +27,7 @@ from attnspec.launch.slurm_order import (
     submission_folders,
 )
 from attnspec.launch.slurm_place import allocation_of, check_cluster, launcher_params, shortage
+from attnspec.launch.slurm_submissions import ENDED, standings
 from attnspec.launch.srun_log import first_failure, not_started, out_of_memory, without_srun
 from attnspec.launch.torchrun_log import RankFailure
 from attnspec.launchers.slurm import RankContainer, Step, lay_out, not_started_fix
@@ -355,3 +356,32 @@ def test_ranks_of_slurm_count_only_where_the_launcher_says_so():
 
 def test_this_process_is_no_rank_of_slurm():
     assert "ATTNSPEC_RANKS" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("ended", "verdict", "state", "reason"),
+    [
+        ("done", "done", "ended", ""),
+        ("resubmit", "failed", "lost", "nodes do not answer"),
+        ("stopped", "interrupted", "cancelled in Slurm", ""),
+        ("missing", "missing", "could not run", "nodes do not answer"),
+        ("journal", "journal", "could not write the run folder", "nodes do not answer"),
+        ("cancelled", None, "cancelled", ""),
+        ("never submitted", None, "never submitted", ""),
+        ("left behind", None, "left behind", ""),
+    ],
+)
+def test_how_a_submission_ended_is_told_in_words_for_people(tmp_path, ended, verdict, state, reason):
+    folder = SubmissionFolder(path=tmp_path / "artifacts" / "slurm" / "a-1")
+    folder.path.mkdir(parents=True)
+    folder.write_submission(
+        Submission(job_id="a", number=1, token="t", case_ids=("c",), submitted_ns=5, slurm_id=7, ended=ended)
+    )
+    if verdict is not None:
+        folder.write_verdict(JobVerdict(verdict=verdict, text="nodes do not answer\nmore" if reason else ""))
+    standing = standings(tmp_path)["a"]
+    assert (standing.state, standing.reason, standing.live) == (state, reason, False)
+
+
+def test_every_judgement_has_a_word_for_people():
+    assert {one.value for one in Next} - {Next.WAIT.value} <= ENDED.keys()
