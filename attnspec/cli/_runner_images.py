@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from attnspec.cli._console import say
 from attnspec.errors import EnvironmentMissingError, InputError
 from attnspec.images.pinning import Choice, ImageProblem, PinnedImage
 from attnspec.launch.container_place import choices_of, pinned
@@ -39,7 +40,7 @@ def runner_images(runner: Runner, *, unpinned: bool) -> list[RunnerImage]:
 
 def _looked_up(runner: Runner, choice: Choice, unpinned: bool) -> RunnerImage:
     try:
-        return RunnerImage(choice=choice, image=pinned(runner, choice, unpinned=unpinned))
+        return RunnerImage(choice=choice, image=pinned(runner, choice, unpinned=unpinned, tell=say))
     except (EnvironmentMissingError, InputError) as error:
         return unusable_image(choice, error)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from attnspec import plugins
@@ -58,12 +58,19 @@ def plan_images(choices: Sequence[Choice]) -> tuple[Image, ...]:
     )
 
 
-def pinned(runner: Runner, choice: Choice, *, unpinned: bool) -> PinnedImage:
-    """The image that a runner's jobs run in: checked here where docker or podman hold it, else as it is declared."""
+def quiet(text: str) -> None:
+    """Hear what takes long and pass it on to nobody."""
+
+
+def pinned(runner: Runner, choice: Choice, *, unpinned: bool, tell: Callable[[str], None] = quiet) -> PinnedImage:
+    """The image that a runner's jobs run in: checked here where docker or podman hold it, else as it is declared.
+
+    tell: hears of a pull.
+    """
     if runner.launcher not in STORES:
         by_id = runner.slurm is not None and runner.slurm.container == "podman"
         return declared(choice, scheme=scheme_of(runner), unpinned=unpinned, by_id=by_id)
-    return pin(choice, ImageStore(runner.launcher), unpinned=unpinned, pull_flags=pull_flags(runner))
+    return pin(choice, ImageStore(runner.launcher, tell=tell), unpinned=unpinned, pull_flags=pull_flags(runner))
 
 
 def scheme_of(runner: Runner) -> str:

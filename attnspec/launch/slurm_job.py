@@ -119,9 +119,13 @@ class AllocationSupervisor:
 
     def _prepare(self) -> None:
         """Bring the image to every node. Raises EnvironmentMissingError, also for another image than the locked one."""
-        argv = prepare_argv(self._order.step)
-        if argv is None:
+        argv, container = prepare_argv(self._order.step), self._order.step.container
+        if argv is None or container is None:
+            if container is not None:
+                self._tell(f"every rank fetches {container.image} through {container.program} as it starts")
             return
+        self._tell(f"podman pulls {container.image} on the nodes that lack it; this may take minutes")
+        began_s = time.monotonic()
         try:
             done = subprocess.run(
                 argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=PREPARE_S
@@ -132,6 +136,7 @@ class AllocationSupervisor:
             raise EnvironmentMissingError(
                 f"the image cannot be used on the nodes:\n{without_srun(done.stderr).strip()}"
             )
+        self._tell(f"the nodes hold the image after {time.monotonic() - began_s:.0f} s")
 
     def _wrong_allocation(self) -> str:
         """Why the allocation does not fit, with the numbers; empty when it does."""
@@ -225,7 +230,7 @@ class AllocationSupervisor:
                 data = {"recorded": True}
                 self._say(Event(kind="outcome", case_id=case_id, status=status.value, text=reason, data=data))
             case Tell(text=text):
-                self._say(Event(kind="message", text=text))
+                self._tell(text)
 
     def _check_device(self, hello: Event) -> None:
         cuda = hello.data.get("cuda")
@@ -236,6 +241,9 @@ class AllocationSupervisor:
         self._mismatch = Runner.model_construct(name=held.runner, device=expected).mismatch(found)
         if self._mismatch is not None:
             self._job.stop()
+
+    def _tell(self, text: str) -> None:
+        self._say(Event(kind="message", text=text))
 
     def _say(self, event: Event) -> None:
         assert self._stream is not None

@@ -339,7 +339,9 @@ def test_every_rank_runs_in_the_pinned_image_and_scancel_leaves_no_container(tmp
     assert f"Slurm job {job} was cancelled in Slurm" in finished(host, 1)
     wait_for(lambda: containers(runs) == [], 30)
     runs.go.touch()
-    runs.run(0)
+    said = runs.run(0)
+    assert f"podman pulls {image} on the nodes that lack it" in said
+    assert "the nodes hold the image after" in said
     runs.check_complete()
     assert containers(runs) == []
     digest = image.partition("@")[2]

@@ -208,14 +208,21 @@ def test_a_lock_tells_what_is_missing(folder):
 def test_the_locked_image_runs_by_its_id(folder, podman):
     locked(folder)
     podman.hold(**{ID: image(ID)})
-    found = pin(choice(folder), ImageStore("podman"))
+    said: list[str] = []
+    found = pin(choice(folder), ImageStore("podman", tell=said.append))
+    assert said == []
     assert (found.run_as, found.image_id, found.pinned) == (ID, ID, True)
 
 
 def test_a_locked_image_is_pulled_by_digest(folder, podman):
     locked(folder, reference=REPOSITORY, manifest_digest=DIGEST)
     podman.hold(registry={f"{REPOSITORY}@{DIGEST}": image(ID)})
-    found = pin(choice(folder), ImageStore("podman"), pull_flags=["--tls-verify=false"])
+    said: list[str] = []
+    found = pin(choice(folder), ImageStore("podman", tell=said.append), pull_flags=["--tls-verify=false"])
+    assert said == [
+        f"podman pulls {REPOSITORY}@{DIGEST}; this may take minutes",
+        f"podman pulled {REPOSITORY}@{DIGEST} in 0 s, 1 B",
+    ]
     assert (found.image_id, found.digest, found.repository) == (ID, DIGEST, REPOSITORY)
     assert ["pull", "--quiet", "--tls-verify=false", f"{REPOSITORY}@{DIGEST}"] in podman.calls()
 
