@@ -50,7 +50,9 @@ class Base(Section):
     reference: str
     """Its name, without a digest."""
     digest: Digest = None
-    """Manifest digest in its registry; for an image that was made on this machine, its image ID."""
+    """Digest of its manifest in its registry; null for an image that was taken from the machine that built."""
+    image_id: Digest = None
+    """Digest of its configuration, for such an image; no registry knows an image by it."""
 
 
 class Build(Section):
