@@ -336,6 +336,7 @@ def test_a_base_needs_a_digest(folder, podman):
     assert find_base(folder, contents, None, store).image_id is None
     local = {"manifest_digest": "in no registry", "base.digest": "local"}
     locked(folder, base=Base(reference="mine", image_id=OTHER), unresolved=local)
+    podman.hold()
     with pytest.raises(InputError, match=f"was built from mine with image ID {OTHER}, which is not stored here under"):
         find_base(folder, contents, None, store)
     podman.hold(mine=image(ID))
