@@ -52,8 +52,8 @@ def find_base(folder: ImageFolder, contents: Contents, given: str | None, store:
             if held is None or held.image_id != locked.image_id:
                 raise InputError(
                     f"image {folder.name} was built from {locked.reference} with image ID {locked.image_id}, which is "
-                    "not stored here under that name; give a base: --base REGISTRY/NAME@sha256:DIGEST, or an image that is "
-                    "stored here"
+                    "not stored here under that name; give a base: --base REGISTRY/NAME@sha256:DIGEST, or an image "
+                    "that is stored here"
                 )
             return GivenBase(argument=locked.reference, name=locked.reference, image_id=locked.image_id)
         if locked is None or locked.digest is None:

@@ -22,6 +22,7 @@ from attnspec.launchers._containers import (
     Container,
     apptainer_argv,
     apptainer_env,
+    cache_env,
     container_env,
     docker_argv,
     ending_argv,
@@ -109,9 +110,11 @@ def enter(
     """
     name = f"attnspec-{secrets.token_hex(8)}"
     code = Mounted(source=package, target=f"{CODE}/attnspec")
+    # No run folder, whose caches it could use; containers of apptainer share the machine's /tmp.
+    caches = cache_env(f"attnspec-{os.getuid()}") if runner.launcher == "apptainer" else {}
     container = Container(
         image=image.run_as,
-        env=container_env(runner.env, 1),
+        env=container_env({**caches, **runner.env}, 1),
         mounts=(code, *(Mounted(source=file, target=file) for file in files), *mounted(runner)),
         gpus=uses_gpus(runner),
         name=name,
