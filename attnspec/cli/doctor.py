@@ -74,7 +74,8 @@ def command(name: str, timeout: int, unpinned: bool, as_json: bool) -> int:
             held = [target for target in targets if place.holds(*target.split(":")) and target not in answers]
             answers |= examined(place, held, timeout, missing, tell)
     if runner.image and not on_cluster:
-        nowhere = unusable(f"no image of runner {runner.name} that can be used holds it", None)
+        usable_one = " that can be used" if seen.problems else ""
+        nowhere = unusable(f"no image of runner {runner.name}{usable_one} holds it", None)
         answers = {target: answers.get(target, nowhere) for target in targets}
     content: dict[str, dict[str, Answer]] = {kind: {} for kind in EXAMINED}
     for target, answer in answers.items():
