@@ -39,6 +39,11 @@ def is_log(environ: Mapping[str, str] = os.environ) -> bool:
     return named or bool(environ.get("NO_COLOR")) or environ.get("TERM") in ("dumb", "unknown")
 
 
+def say(text: str) -> None:
+    """Tell whoever waits, beside what the command prints."""
+    click.echo(text, err=True)
+
+
 def show(lines: Iterable[str], styles: Styles = (), *, console: Console | None = None) -> None:
     """Write lines. On a terminal long ones go on below their last column, and what `styles` match has colour."""
     console = console or plain_or_terminal()

@@ -13,6 +13,7 @@ import click
 from rich.console import Console
 
 from attnspec import plugins
+from attnspec.cli._console import say
 from attnspec.cli._paths import PATH
 from attnspec.cli._progress import watching
 from attnspec.errors import EnvironmentMissingError, InputError
@@ -99,14 +100,14 @@ def _place(
     """Where to repeat, and what differs there. Raises EnvironmentMissingError with every difference."""
     lines: list[str] = []
     try:
-        place = recorded_place(opened.provenance, runner, opened.plan, only, python_in_use=sys.executable)
+        place = recorded_place(opened.provenance, runner, opened.plan, only, python_in_use=sys.executable, tell=say)
     except EnvironmentMissingError as error:
         if not (allow_drift and runner.image):
             raise
         lines.append(str(error).splitlines()[0])
         choices = choices_of(runner, cwd=Path.cwd(), environ=os.environ)
         place = recorded_place(
-            opened.provenance, runner, opened.plan, only, python_in_use=sys.executable, choices=choices
+            opened.provenance, runner, opened.plan, only, python_in_use=sys.executable, choices=choices, tell=say
         )
     lines += drift(before, present_conditions(_gathered(place)), seen=place.found is not UNSEEN)
     told = "\n".join(f"  {line}" for line in lines)

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from attnspec import plugins
-from attnspec.cli._console import plain_or_terminal, show
+from attnspec.cli._console import plain_or_terminal, say, show
 from attnspec.cli._given_spec import planned, runner_findings
 from attnspec.cli._paths import PATH
 from attnspec.cli._progress import watching
@@ -74,7 +74,7 @@ def command(
     if rehearse:
         read, profile = rehearsal(read), rehearsal_runner(load_runner("local", folders))
     choices = choices_of(profile, cwd=Path.cwd(), environ=os.environ)
-    seen = survey(profile, python_in_use=sys.executable, choices=choices, unpinned=unpinned)
+    seen = survey(profile, python_in_use=sys.executable, choices=choices, unpinned=unpinned, tell=say)
     plan = planned(held, read, device=seen.device, images=plan_images(choices))
     chosen = select(plan.cases, wanted)[:limit]
     case_ids = None if len(chosen) == len(plan.cases) else frozenset(case.case_id for case in chosen)

@@ -16,6 +16,7 @@ from attnspec.launch.run_lock import holder, is_held
 from attnspec.launch.slurm_submissions import Standing, standings
 from attnspec.plan.requests import runnable
 from attnspec.report.run import OpenedRun, open_run
+from attnspec.report.summary import outcome_word
 
 
 @click.command("status")
@@ -23,11 +24,13 @@ from attnspec.report.run import OpenedRun, open_run
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 def command(run: Path, as_json: bool) -> None:
     """Show cases by status, jobs, the process that works in RUN, and its last activity."""
-    content = _status(open_run(run), run)
+    opened = open_run(run)
+    content = _status(opened, run)
+    words = Counter(map(outcome_word, opened.cells.select(["status", "reason_code"]).to_pylist()))
     if as_json:
         click.echo(json.dumps(content))
     else:
-        show(_lines(content))
+        show(_lines(content, words))
 
 
 def _status(run: OpenedRun, given: Path) -> dict[str, Any]:
@@ -69,8 +72,9 @@ def _slurm(standing: Standing | None) -> dict[str, Any] | None:
     return {"id": standing.slurm_id, "state": standing.state, "reason": standing.reason or None}
 
 
-def _lines(content: dict[str, Any]) -> list[str]:
-    told = ", ".join(f"{count} {status}" for status, count in content["statuses"].items())
+def _lines(content: dict[str, Any], words: Counter[str]) -> list[str]:
+    """words: how many cases ended how, as people call it."""
+    told = ", ".join(f"{count} {word}" for word, count in words.most_common())
     lines = [f"{content['run']}: {content['cases']} cases: {told or 'none'}"]
     if content["running"]:
         who = f"process {content['pid']} on {content['host']}" if content["pid"] is not None else "a process"

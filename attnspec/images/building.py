@@ -23,16 +23,21 @@ BUILD_S = 4 * 3600.0
 SOURCE_DATE_EPOCH = 1764547200
 """Time stamp of what is built: 2025-12-01, the same for every build."""
 _LABEL = "attnspec."
+_BASE_ID = f"{_LABEL}base.image_id"
 _BASE_NAME, _BASE_DIGEST = "org.opencontainers.image.base.name", "org.opencontainers.image.base.digest"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenBase:
-    """What a build begins from. argument: as the Containerfile gets it. digest: manifest digest, else image ID."""
+    """What a build begins from. argument: as the Containerfile gets it.
+
+    digest: of its manifest in its registry; None for an image of this machine, which image_id tells then.
+    """
 
     argument: str
     name: str
-    digest: str
+    digest: str | None = None
+    image_id: str | None = None
 
 
 def find_base(folder: ImageFolder, contents: Contents, given: str | None, store: ImageStore) -> GivenBase:
@@ -42,15 +47,23 @@ def find_base(folder: ImageFolder, contents: Contents, given: str | None, store:
     """
     if given is None:
         locked = folder.lock().base if folder.lock_file.is_file() else None
+        if locked is not None and locked.image_id is not None:
+            held = store.find(locked.reference)
+            if held is None or held.image_id != locked.image_id:
+                raise InputError(
+                    f"image {folder.name} was built from {locked.reference} with image ID {locked.image_id}, which is "
+                    "not stored here under that name; give a base: --base REGISTRY/NAME@sha256:DIGEST, or an image "
+                    "that is stored here"
+                )
+            return GivenBase(argument=locked.reference, name=locked.reference, image_id=locked.image_id)
         if locked is None or locked.digest is None:
             raise InputError(
                 f"the digest of image {folder.name}'s base {contents.base} is unresolved; give it: "
                 f"--base {contents.base.partition(':')[0]}@sha256:DIGEST, or an image that is stored here"
             )
-        if (held := store.find(locked.reference)) is not None and held.image_id == locked.digest:
-            return GivenBase(argument=locked.reference, name=locked.reference, digest=locked.digest)
-        repository = locked.reference.rpartition(":")[0] or locked.reference
-        return GivenBase(argument=f"{repository}@{locked.digest}", name=locked.reference, digest=locked.digest)
+        return GivenBase(
+            argument=_by_digest(locked.reference, locked.digest), name=locked.reference, digest=locked.digest
+        )
     if "@" in given:
         name = parse_image(given)
         assert name.repository is not None and name.digest is not None
@@ -58,7 +71,17 @@ def find_base(folder: ImageFolder, contents: Contents, given: str | None, store:
     held = store.find(given)
     if held is None:
         raise InputError(f"--base: {given} is not stored here; allowed: such an image, or REGISTRY/NAME@sha256:DIGEST")
-    return GivenBase(argument=given, name=given, digest=held.image_id)
+    return GivenBase(argument=given, name=given, image_id=held.image_id)
+
+
+def _by_digest(name: str, digest: str) -> str:
+    """A name with a digest in the place of its tag; a registry's port is no tag.
+
+    >>> _by_digest("localhost:5000/python", "sha256:ab"), _by_digest("python:3.11", "sha256:ab")
+    ('localhost:5000/python@sha256:ab', 'python@sha256:ab')
+    """
+    head, colon, tag = name.rpartition(":")
+    return f"{head if colon and '/' not in tag else name}@{digest}"
 
 
 def build_argv(
@@ -90,7 +113,8 @@ def labels_of(folder: ImageFolder, base: GivenBase) -> dict[str, str]:
         f"{_LABEL}containerfile": folder.checksum(folder.containerfile),
         f"{_LABEL}requirements": folder.checksum(folder.requirements),
         _BASE_NAME: base.name,
-        _BASE_DIGEST: base.digest,
+        **({} if base.digest is None else {_BASE_DIGEST: base.digest}),
+        **({} if base.image_id is None else {_BASE_ID: base.image_id}),
     }
 
 
@@ -134,18 +158,21 @@ def lock_of(folder: ImageFolder, store: ImageStore, *, date: str, pushed: tuple[
             f"build it again: `attnspec image build {folder.name}`"
         )
     contents = folder.contents()
-    base = GivenBase(
-        argument=found.labels[_BASE_NAME], name=found.labels[_BASE_NAME], digest=found.labels[_BASE_DIGEST]
-    )
+    name, digest, base_id = (found.labels.get(label) for label in (_BASE_NAME, _BASE_DIGEST, _BASE_ID))
+    assert name is not None
+    argument = name if digest is None else _by_digest(name, digest)
+    base = GivenBase(argument=argument, name=name, digest=digest, image_id=base_id)
     pushed = pushed or _pushed_before(folder, found.image_id)
     unresolved = {} if pushed else {"manifest_digest": "it has been pushed to no registry"}
+    if base.digest is None:
+        unresolved["base.digest"] = "the base was an image of the building machine; base.image_id tells which"
     return Lock(
         attnspec_image=1,
         image=folder.name,
         reference=None if pushed is None else pushed[0],
         manifest_digest=None if pushed is None else pushed[1],
         image_id=found.image_id,
-        base=Base(reference=base.name, digest=base.digest),
+        base=Base(reference=base.name, digest=base.digest, image_id=base.image_id),
         containerfile_sha256=sums["containerfile"],
         requirements_sha256=sums["requirements"],
         packages=store.packages(found.image_id, contents.python),

@@ -50,7 +50,9 @@ class Base(Section):
     reference: str
     """Its name, without a digest."""
     digest: Digest = None
-    """Manifest digest in its registry; for an image that was made on this machine, its image ID."""
+    """Digest of its manifest in its registry; null for an image that was taken from the machine that built."""
+    image_id: Digest = None
+    """Digest of its configuration, for such an image; no registry knows an image by it."""
 
 
 class Build(Section):
@@ -125,6 +127,13 @@ class Lock(Section):
         if self.reference is None or self.manifest_digest is None:
             return None
         return f"{self.reference}@{self.manifest_digest}"
+
+    def unresolved_words(self) -> str:
+        """What is unresolved and why, each reason once; empty where nothing is."""
+        facts: dict[str, list[str]] = {}
+        for name, why in self.unresolved.items():
+            facts.setdefault(why, []).append(name)
+        return "; ".join(f"{', '.join(names)}: {why}" for why, names in facts.items())
 
 
 def read_lock(path: Path) -> Lock:

@@ -67,6 +67,28 @@ class Choice:
         return "python3" if self.contents is None else self.contents.python
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageProblem:
+    """Why an image cannot be run: what errors about images carry as their one argument, so that it can be told apart.
+
+    why: what follows `image NAME`. fix: what to do about it. details: lines between the two.
+    """
+
+    name: str
+    why: str
+    fix: str
+    details: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """The message.
+
+        >>> print(ImageProblem(name="cpu", why="is not here", fix="build it"))
+        image cpu is not here; build it
+        """
+        first = f"image {self.name} {self.why}"
+        return "\n".join([f"{first}:", *self.details, self.fix]) if self.details else f"{first}; {self.fix}"
+
+
 def choose(names: Sequence[ImageName], folders: Sequence[Path]) -> tuple[Choice, ...]:
     """The images of a runner with their folders. Raises InputError for an unknown name."""
     choices = []
@@ -142,10 +164,13 @@ def declared(choice: Choice, *, scheme: str = "", unpinned: bool = False, by_id:
     if lock is not None and reference is None and by_id:
         reference = lock.image_id
     if lock is not None and reference is None:
-        why = "; ".join(f"{what}: {reason}" for what, reason in lock.unresolved.items()) or "it is in no registry"
         raise EnvironmentMissingError(
-            f"image {name} has no reference by digest to pull ({why}); push it to a registry that the machines reach: "
-            f"`attnspec image lock {name} --push REGISTRY/NAME`"
+            ImageProblem(
+                name=name.text,
+                why=f"has no reference by digest to pull ({lock.unresolved_words() or 'it is in no registry'})",
+                fix=("" if lock.image_id else f"`attnspec image build {name}` builds it; ")
+                + f"push it to a registry that the machines reach: `attnspec image lock {name} --push REGISTRY/NAME`",
+            )
         )
     if not name.pinned and not unpinned:
         raise _by_tag(name)
@@ -163,8 +188,12 @@ def declared(choice: Choice, *, scheme: str = "", unpinned: bool = False, by_id:
 
 def _by_tag(name: ImageName) -> InputError:
     return InputError(
-        f"image {name} is given by a tag, which may name another image tomorrow; allowed: "
-        f"{name.repository}@sha256:DIGEST, the name of an image folder, or --unpinned, which runs and labels it"
+        ImageProblem(
+            name=name.text,
+            why="is given by a tag, which may name another image tomorrow",
+            fix=f"allowed: {name.repository}@sha256:DIGEST, the name of an image folder, or --unpinned, which runs and "
+            "labels it",
+        )
     )
 
 
@@ -179,8 +208,11 @@ def _pin_folder(
     here = found or store.find(folder.tag)
     if here is None:
         raise EnvironmentMissingError(
-            f"image {folder.name} is not here, and its lock names no registry to pull it from; "
-            f"`attnspec image build {folder.name}` builds it"
+            ImageProblem(
+                name=folder.name,
+                why="is not here, and its lock names no registry to pull it from",
+                fix=f"`attnspec image build {folder.name}` builds it",
+            )
         )
     if lock is None:
         wrong = ["it has no lock"]
@@ -190,9 +222,13 @@ def _pin_folder(
         wrong = differences_from_lock(lock, here, store.packages(here.image_id, choice.python))
     if wrong and not unpinned:
         raise EnvironmentMissingError(
-            f"image {folder.name} is not the locked one ({folder.lock_file}):\n"
-            + "\n".join(f"  {line}" for line in wrong)
-            + f"\n`attnspec image lock {folder.name}` locks the one that is here; --unpinned runs it and labels the run"
+            ImageProblem(
+                name=folder.name,
+                why=f"is not the locked one ({folder.lock_file})",
+                details=tuple(f"  {line}" for line in wrong),
+                fix=f"`attnspec image lock {folder.name}` locks the one that is here; --unpinned runs it and labels "
+                "the run",
+            )
         )
     return PinnedImage(
         name=folder.name,

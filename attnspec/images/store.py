@@ -6,13 +6,15 @@ import json
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from attnspec.errors import EnvironmentMissingError
 from attnspec.launchers._containers import Container, docker_argv, podman_argv
+from attnspec.units import format_bytes
 
 PROGRAMS = ("podman", "docker")
 PULL_S = 3600.0
@@ -44,10 +46,12 @@ class StoredImage:
 class ImageStore:
     """One program and its images. Raises EnvironmentMissingError where the program is not here or fails."""
 
-    def __init__(self, program: str) -> None:
+    def __init__(self, program: str, *, tell: Callable[[str], None] = lambda text: None) -> None:
+        """tell: hears what takes long, before and after it."""
         if shutil.which(program) is None:
             raise EnvironmentMissingError(f"{program} is not on the path; install it, or choose another runner")
         self.program = program
+        self._tell = tell
 
     def version(self) -> str:
         """The program and its version."""
@@ -72,12 +76,16 @@ class ImageStore:
 
     def pull(self, reference: str, *, flags: Sequence[str] = ()) -> StoredImage:
         """Fetch an image from its registry."""
+        self._tell(f"{self.program} pulls {reference}; this may take minutes")
+        began_s = time.monotonic()
         done = self._run(["pull", "--quiet", *flags, reference], PULL_S, check=False)
         if done.returncode != 0:
             raise EnvironmentMissingError(f"{self.program} cannot pull {reference}: {_last_words(done)}")
         found = self.find(reference)
         if found is None:
             raise EnvironmentMissingError(f"{self.program} pulled {reference} and does not find it")
+        size = "" if found.size_bytes is None else f", {format_bytes(found.size_bytes)}"
+        self._tell(f"{self.program} pulled {reference} in {time.monotonic() - began_s:.0f} s{size}")
         return found
 
     def output(self, container: Container, argv: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[bytes]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from attnspec import plugins
@@ -22,6 +22,7 @@ from attnspec.launchers._containers import (
     Container,
     apptainer_argv,
     apptainer_env,
+    cache_env,
     container_env,
     docker_argv,
     ending_argv,
@@ -58,12 +59,19 @@ def plan_images(choices: Sequence[Choice]) -> tuple[Image, ...]:
     )
 
 
-def pinned(runner: Runner, choice: Choice, *, unpinned: bool) -> PinnedImage:
-    """The image that a runner's jobs run in: checked here where docker or podman hold it, else as it is declared."""
+def quiet(text: str) -> None:
+    """Hear what takes long and pass it on to nobody."""
+
+
+def pinned(runner: Runner, choice: Choice, *, unpinned: bool, tell: Callable[[str], None] = quiet) -> PinnedImage:
+    """The image that a runner's jobs run in: checked here where docker or podman hold it, else as it is declared.
+
+    tell: hears of a pull.
+    """
     if runner.launcher not in STORES:
         by_id = runner.slurm is not None and runner.slurm.container == "podman"
         return declared(choice, scheme=scheme_of(runner), unpinned=unpinned, by_id=by_id)
-    return pin(choice, ImageStore(runner.launcher), unpinned=unpinned, pull_flags=pull_flags(runner))
+    return pin(choice, ImageStore(runner.launcher, tell=tell), unpinned=unpinned, pull_flags=pull_flags(runner))
 
 
 def scheme_of(runner: Runner) -> str:
@@ -102,9 +110,11 @@ def enter(
     """
     name = f"attnspec-{secrets.token_hex(8)}"
     code = Mounted(source=package, target=f"{CODE}/attnspec")
+    # No run folder, whose caches it could use; containers of apptainer share the machine's /tmp.
+    caches = cache_env(f"attnspec-{os.getuid()}") if runner.launcher == "apptainer" else {}
     container = Container(
         image=image.run_as,
-        env=container_env(runner.env, 1),
+        env=container_env({**caches, **runner.env}, 1),
         mounts=(code, *(Mounted(source=file, target=file) for file in files), *mounted(runner)),
         gpus=uses_gpus(runner),
         name=name,

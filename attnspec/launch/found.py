@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -145,20 +145,41 @@ def device_type(runner: Runner, found: Found, *, world_sizes: Mapping[int, str])
             f"and its launcher {runner.launcher} does not reach other machines"
         )
     if wrong:
-        raise EnvironmentMissingError(f"{wrong}\nFound: {found.describe()}.\n{instead(world_sizes)}")
+        raise EnvironmentMissingError(f"{wrong}\nFound: {found.describe()}.\n{instead(world_sizes, found)}")
     return "cuda"
 
 
-def instead(world_sizes: Mapping[int, str]) -> str:
-    """What else can be done, where a runner's expectations are not met. world_sizes: ranks -> what needs them."""
+def instead(world_sizes: Collection[int], found: Found | None = None) -> str:
+    """What else can be done, where a runner's expectations are not met: only what is true. Pure.
+
+    world_sizes: ranks that jobs need. found: what is here; None: nobody looked, so that one rank fits and
+    more may not.
+
+    >>> print(instead([1, 8]).splitlines()[1])
+      --runner local --only cp_size=1   runs these cases on what is here
+    """
+    most = 1 if found is None else len(found.devices) or max(world_sizes, default=1)
+    here = only([size for size in world_sizes if size <= most], world_sizes)
     lines = ["Instead:"]
-    if max(world_sizes, default=1) == 1:
-        lines.append("  --runner local   runs on what is here")
-    else:
-        lines.append("  --runner local --only cp_size=N   runs cases of N ranks on what is here")
+    if here is not None:
+        lines.append(f"  {' '.join(('--runner local', *here))}   runs {'these cases ' if here else ''}on what is here")
     lines.append("  --rehearse   runs the whole pipeline, shrunk, on the CPU")
     lines.append("  attnspec plan, mask, sample and report work anywhere")
     return "\n".join(lines)
+
+
+def only(fits: Collection[int], world_sizes: Collection[int]) -> tuple[str, ...] | None:
+    """Options that leave jobs of these ranks: none where all fit, None where no option does. Pure.
+
+    >>> only([2, 4], [2, 4, 8]), only([2], [2]), only([], [2])
+    (('--only', "'cp_size=2|4'"), (), None)
+    """
+    if not fits:
+        return None if world_sizes else ()
+    if len(fits) == len(world_sizes):
+        return ()
+    sizes = "|".join(map(str, sorted(fits)))
+    return ("--only", f"'cp_size={sizes}'" if len(fits) > 1 else f"cp_size={sizes}")
 
 
 def interpreter(runner: Runner, in_use: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -11,7 +11,7 @@ from attnspec import plugins
 from attnspec.catalog import validate_params
 from attnspec.errors import EnvironmentMissingError
 from attnspec.images.pinning import Choice, PinnedImage
-from attnspec.launch.container_place import check_driver, look_inside, mounted, pinned
+from attnspec.launch.container_place import check_driver, look_inside, mounted, pinned, quiet
 from attnspec.launch.found import UNSEEN, Found, device_type, instead, interpreter, look
 from attnspec.launch.runner_profile import Runner
 from attnspec.launch.slurm_cluster import Cluster
@@ -23,7 +23,10 @@ from attnspec.support import Device
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """A runner as it was looked at before planning. found: None where only the images that a plan needs will tell."""
+    """A runner as it was looked at before planning. found: None where only the images that a plan needs will tell.
+
+    tell: hears what takes long, such as the pull of an image.
+    """
 
     runner: Runner
     python: str
@@ -31,6 +34,7 @@ class Survey:
     choices: tuple[Choice, ...] = ()
     images: Mapping[str, PinnedImage] = field(default_factory=dict)
     unpinned: bool = False
+    tell: Callable[[str], None] = quiet
 
     @property
     def device(self) -> Device | None:
@@ -53,7 +57,14 @@ class Place:
     images: Mapping[str, PinnedImage] = field(default_factory=dict)
 
 
-def survey(runner: Runner, *, python_in_use: str, choices: Sequence[Choice] = (), unpinned: bool = False) -> Survey:
+def survey(
+    runner: Runner,
+    *,
+    python_in_use: str,
+    choices: Sequence[Choice] = (),
+    unpinned: bool = False,
+    tell: Callable[[str], None] = quiet,
+) -> Survey:
     """The runner's interpreter and what it finds on this machine, as far as planning needs to know.
 
     Raises EnvironmentMissingError when the runner's launcher or interpreter is not there, SpecError for options that
@@ -69,16 +80,24 @@ def survey(runner: Runner, *, python_in_use: str, choices: Sequence[Choice] = ()
     validate_params("launchers", runner.launcher, runner.options, path="options")
     python = interpreter(runner, python_in_use)
     if submits(runner):
-        return Survey(runner=runner, python=python, found=UNSEEN, choices=tuple(choices), unpinned=unpinned)
+        return Survey(runner=runner, python=python, found=UNSEEN, choices=tuple(choices), unpinned=unpinned, tell=tell)
     if not choices:
         return Survey(runner=runner, python=python, found=look(python, runner.env))
     images: dict[str, PinnedImage] = {}
     found = None
     if runner.device.type == "auto":
         first = choices[0]
-        image = images[str(first.name)] = pinned(runner, first, unpinned=unpinned)
+        image = images[str(first.name)] = pinned(runner, first, unpinned=unpinned, tell=tell)
         found = look_inside(runner, image, runner.python or image.python)
-    return Survey(runner=runner, python=python, found=found, choices=tuple(choices), images=images, unpinned=unpinned)
+    return Survey(
+        runner=runner,
+        python=python,
+        found=found,
+        choices=tuple(choices),
+        images=images,
+        unpinned=unpinned,
+        tell=tell,
+    )
 
 
 def submits(runner: Runner) -> bool:
@@ -125,4 +144,7 @@ def jobs_images(jobs: Iterable[Job]) -> list[str]:
 
 def _images(seen: Survey, names: Iterable[str]) -> dict[str, PinnedImage]:
     choices = {str(choice.name): choice for choice in seen.choices}
-    return {name: seen.images.get(name) or pinned(seen.runner, choices[name], unpinned=seen.unpinned) for name in names}
+    return {
+        name: seen.images.get(name) or pinned(seen.runner, choices[name], unpinned=seen.unpinned, tell=seen.tell)
+        for name in names
+    }

@@ -23,7 +23,7 @@ from types import FrameType
 from typing import BinaryIO
 
 from attnspec.errors import AttnspecError, EnvironmentMissingError, JournalError
-from attnspec.launch.processes import WorkerProcess
+from attnspec.launch.processes import WorkerProcess, log_end
 from attnspec.launch.provenance import code_sha256
 from attnspec.launch.run_folder import RunFolder, refused
 from attnspec.launch.runner_profile import Runner
@@ -36,10 +36,10 @@ from attnspec.launch.slurm_order import (
     SubmissionFolder,
     starts_without_result,
 )
-from attnspec.launch.srun_log import without_srun
+from attnspec.launch.srun_log import not_started, without_srun
 from attnspec.launch.supervised import Start, SupervisedJob
 from attnspec.launch.supervision import Ended, RecordOutcome, Said, Tell, Verdict
-from attnspec.launchers.slurm import meeting, prepare_argv, roll_call_argv, step_command
+from attnspec.launchers.slurm import meeting, not_started_fix, prepare_argv, roll_call_argv, step_command
 from attnspec.record.status import FAILED, Status
 from attnspec.support import Device
 from attnspec.wire import EXIT_JOURNAL, EXIT_MISSING, Event, dumps, loads
@@ -119,9 +119,13 @@ class AllocationSupervisor:
 
     def _prepare(self) -> None:
         """Bring the image to every node. Raises EnvironmentMissingError, also for another image than the locked one."""
-        argv = prepare_argv(self._order.step)
-        if argv is None:
+        argv, container = prepare_argv(self._order.step), self._order.step.container
+        if argv is None or container is None:
+            if container is not None:
+                self._tell(f"every rank fetches {container.image} through {container.program} as it starts")
             return
+        self._tell(f"podman pulls {container.image} on the nodes that lack it; this may take minutes")
+        began_s = time.monotonic()
         try:
             done = subprocess.run(
                 argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=PREPARE_S
@@ -132,6 +136,7 @@ class AllocationSupervisor:
             raise EnvironmentMissingError(
                 f"the image cannot be used on the nodes:\n{without_srun(done.stderr).strip()}"
             )
+        self._tell(f"the nodes hold the image after {time.monotonic() - began_s:.0f} s")
 
     def _wrong_allocation(self) -> str:
         """Why the allocation does not fit, with the numbers; empty when it does."""
@@ -166,18 +171,21 @@ class AllocationSupervisor:
         met = meeting(master_addr=self._master, master_port=_free_port())
         argv, added = step_command(self._order.step, str(start.path), {**env, **met})
         try:
-            return WorkerProcess(argv, added, start.log, partial(self._consider, hear))
+            return WorkerProcess(argv, added, start.log, partial(self._consider, hear, start.log))
         except OSError as error:
             raise refused(start.log, error) from error
 
-    def _consider(self, hear: Callable[[Said | Ended], None], happened: Said | Ended) -> None:
-        """Before a worker's end is blamed on a case: is it the allocation that ends, or a node that is gone?"""
+    def _consider(self, hear: Callable[[Said | Ended], None], log: Path, happened: Said | Ended) -> None:
+        """Before a worker's end is blamed on a case: does the allocation end, is a node gone, was none started?"""
         explained = (0, EXIT_MISSING, EXIT_JOURNAL)
         if isinstance(happened, Ended) and happened.returncode not in explained:
             if not self._told_to_stop.wait(SETTLE_S):
                 self._lost = self._roll_call()
             if self._lost:
                 self._job.stop()
+            if happened.returncode > 0 and (words := not_started(log_end(log))):
+                fix = not_started_fix(self._order.step, words)
+                happened = dataclasses.replace(happened, not_started=f"{words}\n{fix}")
         hear(happened)
 
     def _roll_call(self) -> str:
@@ -222,7 +230,7 @@ class AllocationSupervisor:
                 data = {"recorded": True}
                 self._say(Event(kind="outcome", case_id=case_id, status=status.value, text=reason, data=data))
             case Tell(text=text):
-                self._say(Event(kind="message", text=text))
+                self._tell(text)
 
     def _check_device(self, hello: Event) -> None:
         cuda = hello.data.get("cuda")
@@ -233,6 +241,9 @@ class AllocationSupervisor:
         self._mismatch = Runner.model_construct(name=held.runner, device=expected).mismatch(found)
         if self._mismatch is not None:
             self._job.stop()
+
+    def _tell(self, text: str) -> None:
+        self._say(Event(kind="message", text=text))
 
     def _say(self, event: Event) -> None:
         assert self._stream is not None

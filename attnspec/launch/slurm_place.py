@@ -8,6 +8,7 @@ from typing import Literal
 from attnspec.catalog import validate_params
 from attnspec.errors import EnvironmentMissingError, InputError
 from attnspec.launch.container_place import mounted
+from attnspec.launch.found import only
 from attnspec.launch.job_runner import Launch, code_path
 from attnspec.launch.provenance import PACKAGE
 from attnspec.launch.runner_profile import Runner
@@ -103,14 +104,20 @@ def check_cluster(runner: Runner, world_sizes: Mapping[int, str], cluster: Clust
     if not world_sizes:
         return device
     partition = None if runner.slurm is None else runner.slurm.partition
+    fits: list[int] = []
     try:
-        problem = shortage(runner, world_sizes, device, cluster.nodes(partition))
+        nodes = cluster.nodes(partition)
     except SlurmError as error:
-        problem = f"runner {runner.name} submits to Slurm, and {error}"
+        problem: str | None = f"runner {runner.name} submits to Slurm, and {error}"
+    else:
+        problem = shortage(runner, world_sizes, device, nodes)
+        fits = [size for size in world_sizes if shortage(runner, {size: ""}, device, nodes) is None]
     if problem:
+        chosen = only(fits, world_sizes) or ()
         raise EnvironmentMissingError(
-            f"{problem}\nInstead:\n  --only cp_size=N   runs what fits\n"
-            "  --runner NAME   takes another runner; copy this profile to ./runners and adapt it (docs/slurm.md)\n"
+            f"{problem}\nInstead:\n"
+            + (f"  {' '.join(chosen)}   runs what fits\n" if chosen else "")
+            + "  --runner NAME   takes another runner; copy this profile to ./runners and adapt it (docs/slurm.md)\n"
             "  --rehearse   runs the whole pipeline, shrunk, on the CPU"
         )
     return device

@@ -15,6 +15,16 @@ from attnspec.launch.slurm_order import Submission, SubmissionFolder, submission
 ENDED_WITHIN_S = 180.0
 """Slurm gives a job KillWait (30 s by default) to end, and its epilog comes after that."""
 
+ENDED = {
+    "done": "ended",
+    "resubmit": "lost",
+    "stopped": "cancelled in Slurm",
+    "missing": "could not run",
+    "journal": "could not write the run folder",
+}
+"""What people are told of a submission's end, where the word that is kept says too little."""
+_EXPLAINED = ("missing", "journal", "resubmit")
+
 Held = tuple[SubmissionFolder, Submission]
 
 
@@ -67,10 +77,14 @@ class Standing:
 def standings(run: Path) -> dict[str, Standing]:
     """job_id -> its newest submission. Asks Slurm about those that nobody has seen the end of; writes nothing."""
     newest: dict[str, Submission] = {}
+    why: dict[str, str] = {}
     for folder in submission_folders(run):
         submission = folder.read_submission()
         if submission is not None:
             newest[submission.job_id] = submission
+            verdict = folder.read_verdict()
+            words = verdict.text.splitlines() if verdict is not None and submission.ended in _EXPLAINED else []
+            why[submission.job_id] = words[0] if words else ""
     asked = [one.slurm_id for one in newest.values() if one.ended is None and one.slurm_id is not None]
     states: dict[int, JobState] = {}
     trouble = ""
@@ -78,14 +92,14 @@ def standings(run: Path) -> dict[str, Standing]:
         states = Cluster().states(asked)
     except SlurmError as error:
         trouble = str(error)
-    return {job_id: _standing(one, states, trouble) for job_id, one in newest.items()}
+    return {job_id: _standing(one, states, trouble, why[job_id]) for job_id, one in newest.items()}
 
 
-def _standing(one: Submission, states: Mapping[int, JobState], trouble: str) -> Standing:
+def _standing(one: Submission, states: Mapping[int, JobState], trouble: str, why: str) -> Standing:
     state = None if one.slurm_id is None else states.get(one.slurm_id)
     live = one.ended is None and (state is None or not state.over) and one.slurm_id is not None
     if one.ended is not None:
-        word, reason = one.ended, ""
+        word, reason = ENDED.get(one.ended, one.ended), why
     elif one.slurm_id is None:
         word, reason = "not submitted", "its host ended while submitting it"
     elif state is None:

@@ -34,12 +34,14 @@ class Ended:
     """The worker is gone, with its whole process group.
 
     returncode: as of subprocess, negative for a signal. last_lines: the end of its standard error. oom_killed: whether
-    the kernel killed a process for memory meanwhile.
+    the kernel killed a process for memory meanwhile. not_started: why its command ran nowhere and what to do, where
+    what should have started it says so; a worker that greeted ran all the same.
     """
 
     returncode: int
     last_lines: str = ""
     oom_killed: bool = False
+    not_started: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +96,11 @@ class Verdict(Enum):
     JOURNAL = "journal"
 
 
-NOT_STARTED = (125, 126, 127)
-"""Exit codes of shells and container programs whose command could not be started: nothing that a case has done."""
+NOT_STARTED = (125, 126, 127, 255)
+"""Exit codes of shells and container programs whose command could not be started: nothing that a case has done.
+
+255 is apptainer's, and srun's for what it is not asked rightly.
+"""
 _VERDICTS = {EXIT_MISSING: Verdict.MISSING, EXIT_JOURNAL: Verdict.JOURNAL}
 
 
@@ -208,8 +213,9 @@ class Supervision:
             self._strays += 1
         else:
             self._false_starts += 1
-        if self._false_starts >= MAX_STRAYS and end.returncode in NOT_STARTED:
-            return [Finish(verdict=Verdict.MISSING, text=f"the worker could not be started: {reason}")]
+        if self._false_starts >= MAX_STRAYS and (end.not_started or end.returncode in NOT_STARTED):
+            why = end.not_started or reason
+            return [Finish(verdict=Verdict.MISSING, text=f"the worker could not be started: {why}")]
         if self._strays >= MAX_STRAYS or self._false_starts >= MAX_STRAYS:
             return self._give_up(status, code, reason)
         return [Tell(text=f"{reason}; starting a fresh worker"), *self._go_on(now)]

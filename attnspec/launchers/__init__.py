@@ -2,7 +2,8 @@
 
 A launcher turns a WorkerCall into a command line, purely: `command(call) -> (argv, env)`, where env is added to the
 environment of the program that argv starts. Where ending that program may leave something running, `ending(call)` is
-the command line that ends it. `PROGRAMS` names what must be on the path, `Params` the launcher's options.
+the command line that ends it. `PROGRAMS` names what must be on the path, `TRIAL` a cheap command that succeeds where
+these work, `Params` the launcher's options.
 """
 
 from __future__ import annotations
@@ -21,6 +22,14 @@ class Mounted:
     source: str
     target: str
     read_only: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """A command that succeeds where a launcher's programs can do their work: their daemon answers. fix: if it fails."""
+
+    argv: tuple[str, ...]
+    fix: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -135,7 +135,11 @@ def _run_flags(container: Container, gpus: list[str]) -> list[str]:
 
 def run_label(run_dir: str) -> str:
     """The label of all containers that work for one run folder."""
-    return f"attnspec.run={hashlib.sha256(run_dir.encode()).hexdigest()[:32]}"
+    return f"attnspec.run={_run_key(run_dir)}"
+
+
+def _run_key(run_dir: str) -> str:
+    return hashlib.sha256(run_dir.encode()).hexdigest()[:32]
 
 
 def ending_argv(program: str, name: str) -> list[str]:
@@ -184,10 +188,23 @@ def apptainer_argv(container: Container) -> list[str]:
 def apptainer_env(container: Container) -> dict[str, str]:
     """How apptainer takes variables, since a value on its command line may hold no comma. It lets none set HOME.
 
+    Its containers share the node's /tmp, so that what compilers keep there gets a folder of the run's own.
+
     >>> apptainer_env(Container(image="i", env={"A": "1,2"}))
     {'APPTAINERENV_A': '1,2'}
     """
-    return {f"{APPTAINER_VARIABLE}{name}": value for name, value in container.env.items() if name != "HOME"}
+    caches = {} if container.run_dir is None else cache_env(f"attnspec-{_run_key(container.run_dir)}")
+    env = {**caches, **container.env}
+    return {f"{APPTAINER_VARIABLE}{name}": value for name, value in env.items() if name != "HOME"}
+
+
+def cache_env(folder: str) -> dict[str, str]:
+    """Where compilers keep what they made, under a folder of /tmp: else it is one for every user called the same.
+
+    >>> cache_env("attnspec-7")["TRITON_CACHE_DIR"]
+    '/tmp/attnspec-7/triton'
+    """
+    return {"TORCHINDUCTOR_CACHE_DIR": f"/tmp/{folder}/inductor", "TRITON_CACHE_DIR": f"/tmp/{folder}/triton"}
 
 
 def worker_container(call: WorkerCall) -> tuple[Container, list[str]]:

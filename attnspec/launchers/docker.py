@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attnspec.launchers import WorkerCall
+from attnspec.launchers import Trial, WorkerCall
 from attnspec.launchers._containers import ContainerParams, docker_argv, ending_argv, worker_container
 
 PROGRAMS = ("docker",)
+TRIAL = Trial(
+    argv=("docker", "version", "--format={{.Server.Version}}"),
+    fix="start its daemon (systemctl start docker), let this user speak to it (group docker), or set DOCKER_HOST",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

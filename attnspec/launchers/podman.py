@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attnspec.launchers import WorkerCall
+from attnspec.launchers import Trial, WorkerCall
 from attnspec.launchers._containers import ContainerParams, ending_argv, podman_argv, worker_container
 from attnspec.params import param
 
 PROGRAMS = ("podman",)
+TRIAL = Trial(
+    argv=("podman", "info", "--format={{.Store.GraphRoot}}"),
+    fix="docs/containers.md has settings for machines where podman's defaults fail (CONTAINERS_CONF)",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,13 +6,15 @@ of a user's goes through a shell unquoted, and options travel as arguments, not 
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Literal
 
 from attnspec.errors import InputError
-from attnspec.launchers import WORKER, Mounted, worker_env
+from attnspec.launchers import WORKER, Mounted, Trial, worker_env
 from attnspec.launchers._containers import (
     Container,
     apptainer_argv,
@@ -26,6 +28,10 @@ from attnspec.params import param
 SUBMITS = True
 """Jobs outlive the command that submits them: see attnspec.launch.slurm_run."""
 PROGRAMS = ("sbatch", "squeue", "scontrol", "scancel", "sinfo")
+TRIAL = Trial(
+    argv=("sinfo", "--noheader", "--format=%P"),
+    fix="SLURM_CONF names the cluster's configuration; whoever runs the cluster knows whether its slurmctld is up",
+)
 SUPERVISOR = "attnspec.launch.slurm_job"
 RANKS_FROM = "ATTNSPEC_RANKS"
 """Tells a worker whose variables say which rank it is: `slurm` means SLURM_PROCID, SLURM_NTASKS and SLURM_LOCALID."""
@@ -33,11 +39,13 @@ WARNING_S = 30
 """So long before its time limit a job is told that it comes; up to a minute earlier, since Slurm counts in minutes."""
 INHERITED = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_JOB_ID", "SLURM_STEP_ID")
 """What srun tells each rank, to be handed on into its container."""
+_ILLEGAL_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]")
 _PODMAN_RANK = """\
 cid="$1/$SLURM_JOB_ID.$SLURM_STEP_ID.$SLURM_PROCID"
-shift
+name="$2-$SLURM_JOB_ID.$SLURM_STEP_ID-rank$SLURM_PROCID"
+shift 2
 exec 3<&0
-podman run --cidfile="$cid" "$@" <&3 3<&- &
+podman run --cidfile="$cid" --name="$name" "$@" <&3 3<&- &
 rank=$!
 exec 3<&-
 end() {
@@ -54,7 +62,10 @@ code=$?
 rm -f "$cid"
 exit "$code"
 """
-"""One rank in a container. podman's containers leave the process tree of the step, so the step's end must end them."""
+"""One rank in a container. podman's containers leave the process tree of the step, so the step's end must end them.
+
+$1: folder for its mark. $2: what the container's name begins with; job, step and rank make it one that no other has.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,7 +268,7 @@ def step_command(step: Step, request_path: str, env: Mapping[str, str]) -> tuple
         return [*srun, *_pyxis_options(held), *worker], dict(held.env)
     if container.program == "apptainer":
         return [*srun, *apptainer_argv(held), *worker], apptainer_env(held)
-    return [*srun, *_podman_rank(held, container.scratch), *worker], {}
+    return [*srun, *_podman_rank(held, container.scratch, _container_name(request_path)), *worker], {}
 
 
 def prepare_argv(step: Step) -> list[str] | None:
@@ -290,6 +301,23 @@ def roll_call_argv(step: Step) -> list[str]:
 def _one_per_node(step: Step) -> list[str]:
     nodes = step.layout.num_nodes
     return ["srun", "--mpi=none", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", "--export=ALL"]
+
+
+def not_started_fix(step: Step, words: str) -> str:
+    """What can be done where srun starts no rank. words: why, in srun's own.
+
+    >>> step = Step(layout=lay_out(2, 1), python="/opt/python", code_path="/c")
+    >>> not_started_fix(step, "slurmstepd: error: execve(): /opt/python: No such file or directory")
+    "the runner's python /opt/python must be there on every node"
+    """
+    if step.container is None:
+        return f"the runner's python {step.python} must be there on every node"
+    if step.container.program == "pyxis" and "--container-" in words:
+        return (
+            "this Slurm's srun has no pyxis: have it installed on the nodes, or set slurm.container of the runner to "
+            "apptainer or podman"
+        )
+    return f"{step.container.program} must be able to start {step.python} in {step.container.image} on every node"
 
 
 def meeting(*, master_addr: str, master_port: int) -> dict[str, str]:
@@ -330,7 +358,16 @@ def _pyxis_mount(mounted: Mounted) -> str:
     return f"{mounted.source}:{mounted.target}{':ro' if mounted.read_only else ''}"
 
 
-def _podman_rank(container: Container, scratch: str) -> list[str]:
+def _container_name(request_path: str) -> str:
+    """What the names of a launch's containers begin with: the request's file is named after its job and attempt.
+
+    >>> _container_name("/runs/a b/artifacts/jobs/0f9c-2.json")
+    'attnspec-0f9c-2'
+    """
+    return f"attnspec-{_ILLEGAL_IN_NAMES.sub('-', PurePosixPath(request_path).stem)}"
+
+
+def _podman_rank(container: Container, scratch: str, name: str) -> list[str]:
     program, verb, *flags = podman_argv(container)
     assert (program, verb) == ("podman", "run")
-    return ["sh", "-c", _PODMAN_RANK, "attnspec-rank", scratch, *flags]
+    return ["sh", "-c", _PODMAN_RANK, "attnspec-rank", scratch, name, *flags]

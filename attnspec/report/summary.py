@@ -145,13 +145,23 @@ def _exponent(value: float) -> int:
     return int(f"{value:e}".partition("e")[2])
 
 
+def outcome_word(row: Row) -> str:
+    """A case's status for people: one whose turn has not come, or was cut short, is not skipped.
+
+    >>> outcome_word({"status": "skipped", "reason_code": "not_run"}), outcome_word({"status": "oom"})
+    ('not measured yet', 'oom')
+    """
+    unfinished = {"not_run": "not measured yet", "interrupted": "interrupted"}
+    return str(unfinished.get(row["reason_code"], "skipped") if row["status"] == "skipped" else row["status"])
+
+
 def status_line(rows: Iterable[Row]) -> str:
     """How many cases ended how, in words.
 
     >>> status_line([{"status": "ok"}, {"status": "oom"}, {"status": "ok"}])
     '3 cases: 2 ok, 1 oom'
     """
-    counts = Counter(row["status"] for row in rows)
+    counts = Counter(map(outcome_word, rows))
     total = sum(counts.values())
     told = ", ".join(f"{count} {status}" for status, count in counts.most_common())
     return f"{total} {'case' if total == 1 else 'cases'}: {told}"

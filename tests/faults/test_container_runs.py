@@ -102,6 +102,8 @@ def test_an_image_is_pulled_by_digest_run_by_id_and_had_again_for_a_rerun(home, 
     (bin_folder / "there").write_text(ID.removeprefix("sha256:"))
     assert exit_code(["run", "small.yaml", "--runner", "./podman.yaml", "--out", "run"]) == 0
     assert cell(home / "run")["image_digest"] == ID
+    said = capsys.readouterr().err
+    assert said.index(f"podman pulls {IMAGE}; this may take minutes\n") < said.index(f"podman pulled {IMAGE} in ")
     assert [argv for argv in calls(home) if argv[0] == "run" and IMAGE in argv] == []  # always by its ID
     (bin_folder / "here").unlink()
     assert exit_code(["rerun", "run"]) in (0, 1, 2)  # as comparing ends

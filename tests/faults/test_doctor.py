@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from attnspec import plugins
-from attnspec.cli import doctor
+from attnspec.cli import _answers, _examination, _launchers, doctor
 from attnspec.errors import InputError
 from attnspec.launch.found import Found
 from attnspec.launch.runner_profile import Runner, load_runner, search_folders
@@ -56,7 +56,7 @@ def runner() -> Runner:
 
 
 def test_every_kernel_gets_its_own_answer(kernels, runner):
-    answers = doctor._examined(doctor._outside(sys.executable, runner), kernels, 300, {})
+    answers = _examination.examined(_examination.outside(sys.executable, runner), kernels, 300, {})
     assert list(answers) == list(kernels)
     told = {target.removeprefix("kernels:"): answer for target, answer in answers.items()}
     for name in ("fine", "chatty"):
@@ -100,7 +100,7 @@ def test_a_kernel_that_hangs_is_ended_with_what_it_started(tmp_path, runner):
         echo '{{"done": "kernels:second", "usable": true}}'
         """,
     )
-    answers = doctor._examined(doctor._outside(python, runner), ("kernels:first", "kernels:second"), 1, {})
+    answers = _examination.examined(_examination.outside(python, runner), ("kernels:first", "kernels:second"), 1, {})
     assert answers["kernels:first"]["reason"] == "no answer in 1 s"
     assert answers["kernels:second"] == {"usable": True}
     time.sleep(1.5)
@@ -109,7 +109,7 @@ def test_a_kernel_that_hangs_is_ended_with_what_it_started(tmp_path, runner):
 
 def test_a_process_that_cannot_begin_answers_for_all(tmp_path, runner):
     python = fake_python(tmp_path, "echo 'No module named attnspec' >&2; exit 1")
-    answers = doctor._examined(doctor._outside(python, runner), ("kernels:first", "kernels:second"), 30, {})
+    answers = _examination.examined(_examination.outside(python, runner), ("kernels:first", "kernels:second"), 30, {})
     assert {answer["reason"] for answer in answers.values()} == {
         "its process ended with exit code 1: No module named attnspec"
     }
@@ -121,10 +121,10 @@ def found(missing=()):
 
 def test_json_has_the_three_kinds(monkeypatch):
     answer = {"usable": True, "provider": "p", "version": "1.2", "reason": None, "fix": None}
-    absent = doctor._unusable("p: ModuleNotFoundError: No module named 'p'", "pip install p")
+    absent = _answers.unusable("p: ModuleNotFoundError: No module named 'p'", "pip install p")
     answers = {"kernels:fine": answer, "kernels:absent": absent, "strategies:ring": answer}
     monkeypatch.setattr(doctor, "look", lambda python, env: found())
-    monkeypatch.setattr(doctor, "_examined", lambda *_: answers)
+    monkeypatch.setattr(doctor, "examined", lambda *_: answers)
     result = CliRunner().invoke(doctor.command, ["--json"], standalone_mode=False)
     assert result.return_value == 0, result.output
     content = json.loads(result.output)
@@ -158,7 +158,7 @@ def test_without_torch_nothing_is_usable_and_the_exit_code_says_so(monkeypatch):
 def test_a_launcher_whose_program_is_not_here_is_not_usable(toys, monkeypatch):
     launcher = plugins.load("launchers", "local")
     monkeypatch.setattr(launcher, "PROGRAMS", ("sh", "no-such-program"), raising=False)
-    assert doctor._launcher("local") == {
+    assert _launchers.launcher_answer("local") == {
         "usable": False,
         "provider": None,
         "version": None,
@@ -166,7 +166,7 @@ def test_a_launcher_whose_program_is_not_here_is_not_usable(toys, monkeypatch):
         "fix": "install no-such-program",
     }
     monkeypatch.setattr(launcher, "PROGRAMS", ("sh",))
-    assert doctor._launcher("local")["usable"]
+    assert _launchers.launcher_answer("local")["usable"]
 
 
 def test_a_runner_of_a_launcher_that_is_not_here_is_refused(tmp_path):
@@ -201,11 +201,71 @@ def test_of_a_cluster_the_nodes_and_images_are_told(tmp_path, monkeypatch):
     code, output = told(fits.replace("nodes: 2", "nodes: 8") + image.replace(f"registry.example/a@{digest}", "hopper"))
     assert code == 3
     assert "16 ranks needs 8 nodes with 2 GPUs" in output
-    assert "no   image hopper: image hopper has no reference by digest to pull" in output
+    assert (
+        "no   image hopper has no reference by digest to pull (manifest_digest, image_id, base.digest, packa" in output
+    )
+    assert "fix: `attnspec image build hopper` builds it; push it to a registry that the machines reach: " in output
+    assert "Instead:\n  --runner NAME   takes another runner" in output
+    assert "--only" not in output
     code, output = told(fits + image.replace(f"@{digest}", ":latest"), "--json")
     assert code == 3
     (problem,) = json.loads(output)["problems"]
-    assert "given by a tag" in problem
+    assert problem.startswith("image registry.example/a:latest is given by a tag")
+    code, output = told(fits + image.replace(f"@{digest}", ":latest"), "--unpinned")
+    assert code == 0
+    assert "yes  image registry.example/a:latest: registry.example/a:latest" in output
+    code, output = told(fits + "image: [hopper-magi, hopper-te]\nslurm: {container: pyxis}\n")
+    assert code == 3
+    assert output.count("has no reference by digest") == 1
+    assert output.count("so it has not been built") == 1
+    assert "no   image hopper-te: the same" in output
+
+
+@pytest.mark.parametrize("given", [(), ("--json",)])
+def test_images_that_cannot_be_had_are_told_one_by_one_with_what_to_do(tmp_path, monkeypatch, given):
+    """A podman that holds no image and reaches no registry."""
+    podman = tmp_path / "podman"
+    podman.write_text('#!/bin/sh\n[ "$1 $2" != "image inspect" ] && [ "$1" != pull ] || { echo gone >&2; exit 1; }\n')
+    podman.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    file = tmp_path / "site.yaml"
+    pulled = f"registry.example/a@sha256:{'1' * 64}"
+    file.write_text(f"launcher: podman\nimage: [cpu, {pulled}]\ndevice: {{type: cpu}}\n")
+    result = CliRunner().invoke(doctor.command, ["--runner", str(file), *given], standalone_mode=False)
+    assert (result.exception, result.return_value) == (None, 3)
+    if given:
+        content = json.loads(result.stdout)
+        assert content["problems"] == [
+            "image cpu is not here, and its lock names no registry to pull it from; `attnspec image build cpu` builds it",
+            f"image {pulled} cannot be used: podman cannot pull {pulled}: gone",
+        ]
+        assert {answer["usable"] for answer in content["kernels"].values()} == {False}
+        return
+    assert result.stdout.startswith(f"runner {file.stem}:\n  no   image cpu is not here")
+    assert "\n       fix: `attnspec image build cpu` builds it\n" in result.stdout
+    assert f"  no   image {pulled} cannot be used: podman cannot pull" in result.stdout
+    assert "Instead:\n  --runner local   runs on what is here\n" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("echo banner >&2; echo 'Cannot connect to the daemon' >&2; exit 1", "docker version fails: Cannot connect to"),
+        ("exit 3", "docker version fails: exit code 3"),
+        ("exec sleep 30", "docker version gave no answer in 0.5 s"),
+        ("echo 28.2.2", None),
+    ],
+)
+def test_a_launcher_whose_daemon_does_not_answer_is_not_usable(tmp_path, monkeypatch, script, reason):
+    (tmp_path / "docker").write_text(f"#!/bin/sh\n{script}\n")
+    (tmp_path / "docker").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(_launchers, "TRIAL_S", 0.5 if "sleep" in script else 20)
+    answer = _launchers.launcher_answer("docker")
+    assert answer["usable"] == (reason is None)
+    if reason is not None:
+        assert answer["reason"].startswith(reason)
+        assert "systemctl start docker" in answer["fix"]
 
 
 @pytest.mark.slow

@@ -182,6 +182,10 @@ def test_status_and_cancel_of_a_run_that_works(work: Host, capsys: pytest.Captur
     assert exit_code(["status", str(host.folder.path)]) == 0
     out = capsys.readouterr().out
     assert "not running" in out
+    counted = out.splitlines()[0].rpartition("8 cases: ")[2].split(", ")
+    words = {one.partition(" ")[2]: int(one.partition(" ")[0]) for one in counted}
+    assert words.keys() <= {"ok", "interrupted", "not measured yet"}
+    assert (words["not measured yet"] >= 1, sum(words.values())) == (True, 8)
     assert "last activity: " in out
     assert exit_code(["cancel", str(host.folder.path)]) == 0
     assert "nothing runs here" in capsys.readouterr().out

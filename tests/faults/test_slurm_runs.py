@@ -184,6 +184,32 @@ def test_jobs_in_which_attnspec_cannot_start_are_nobodys_outcome(host: SlurmHost
     assert {row["status"] for row in host.rows()} == {"skipped"}
 
 
+def test_ranks_that_srun_does_not_start_are_nobodys_outcome(host: SlurmHost) -> None:
+    host.behave_cluster(unknown=["input"])
+    told = r"(?s)Slurm job 1 of runner cluster cannot run:\nthe worker could not be started: srun: unrecognized option "
+    with pytest.raises(EnvironmentMissingError, match=told + r"'--input=all'\nthe runner's python .* on every node"):
+        host.run()
+    assert {row["status"] for row in host.rows()} == {"skipped"}
+    assert len(host.submissions()) == 1
+    (standing,) = standings(host.folder.path).values()
+    assert (standing.state, standing.live) == ("could not run", False)
+    assert standing.reason == "the worker could not be started: srun: unrecognized option '--input=all'"
+
+
+def test_an_interpreter_that_no_node_has_is_nobodys_outcome(host: SlurmHost) -> None:
+    (host.cluster / "bin" / "interpreter").unlink()
+    with pytest.raises(EnvironmentMissingError, match=r"(?s)execve\(\): .*/interpreter: No such file.* on every node"):
+        host.run()
+    assert {row["status"] for row in host.rows()} == {"skipped"}
+
+
+def test_a_rank_that_crashes_before_it_greets_crashed(host: SlurmHost) -> None:
+    (host.cluster / "bin" / "interpreter").write_text("#!/bin/sh\nkill -SEGV $$\n")
+    assert host.run().exit_code == 1
+    assert {(row["status"], row["reason_code"]) for row in host.rows()} == {("crashed", "signal")}
+    assert "the worker was ended by SIGSEGV while starting up" in host.rows()[0]["reason"]
+
+
 def test_a_job_that_is_lost_again_and_again_is_given_up(host: SlurmHost) -> None:
     host.behave(reference={"do": "hang", "phase": "setup"})
     host.when("runs on", lambda job: programs.end(job, "TIMEOUT"), times=9)
@@ -200,6 +226,7 @@ def test_a_job_cancelled_in_slurm_is_not_submitted_again(host: SlurmHost) -> Non
     host.when("runs on", lambda job: programs.end(job, "CANCELLED"))
     assert host.run().exit_code == 1
     assert "Slurm job 1 was cancelled in Slurm; run the same again to go on" in host.told
+    assert [one.state for one in standings(host.folder.path).values()] == ["cancelled in Slurm"]
     assert {row["status"] for row in host.rows()} == {"skipped"}
     assert workers_of(host.folder.path) == []
 

@@ -171,7 +171,7 @@ def test_a_worker_that_dies_twice_before_it_greets_ends_the_job() -> None:
     assert finish == DONE
 
 
-@pytest.mark.parametrize("code", [125, 126, 127])
+@pytest.mark.parametrize("code", [125, 126, 127, 255])
 def test_a_worker_that_cannot_be_started_is_no_case_of_anybody(code: int) -> None:
     held = machine(["a"], ["b"])
     held.begin(0)
@@ -184,6 +184,32 @@ def test_a_worker_that_cannot_be_started_is_no_case_of_anybody(code: int) -> Non
             f"words: {words}",
         )
     ]
+
+
+def test_a_command_that_ran_nowhere_is_told_in_the_words_of_what_should_have_started_it() -> None:
+    held = machine(["a"])
+    held.begin(0)
+    end = Ended(returncode=1, last_lines="", not_started="srun: error: Invalid MPI type\nask for another")
+    assert StartWorker(case_ids=("a",)) in held.handle(end, 0)
+    text = "the worker could not be started: srun: error: Invalid MPI type\nask for another"
+    assert held.handle(end, 0) == [Finish(verdict=Verdict.MISSING, text=text)]
+
+
+@pytest.mark.parametrize("code", [-11, 139, 134, 1])
+def test_a_crash_before_the_greeting_is_a_crash(code: int) -> None:
+    held = machine(["a"])
+    held.begin(0)
+    held.handle(Ended(returncode=code), 0)
+    recorded, finish = held.handle(Ended(returncode=code), 0)
+    assert (recorded.status, finish) == (Status.CRASHED, DONE)
+
+
+def test_a_worker_that_greeted_was_started_whatever_is_said_of_it() -> None:
+    held = machine(["a"])
+    held.begin(0)
+    end = Ended(returncode=255, not_started="srun: error: Task launch failed")
+    recorded, finish = feed(held, hello(), turn("a", "setup"), end)
+    assert (recorded.status, finish) == (Status.CRASHED, DONE)
 
 
 @pytest.mark.parametrize(("code", "verdict"), [(EXIT_MISSING, Verdict.MISSING), (EXIT_JOURNAL, Verdict.JOURNAL)])

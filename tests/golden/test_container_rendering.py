@@ -108,6 +108,19 @@ def test_inherited_variables_take_the_value_that_they_have_there():
     assert apptainer_env(container) == {}
 
 
+def test_compilers_caches_in_apptainer_are_the_runs_own_and_the_users_word_stands():
+    folders = []
+    for run_dir in ("/runs/a", "/runs/a", "/runs/b"):
+        _, env = plugins.load("launchers", "apptainer").command(dataclasses.replace(CALL, run_dir=run_dir))
+        folders.append(env["APPTAINERENV_TORCHINDUCTOR_CACHE_DIR"])
+        assert env["APPTAINERENV_TRITON_CACHE_DIR"] == folders[-1].replace("/inductor", "/triton")
+    assert (folders[0] == folders[1], folders[0] == folders[2]) == (True, False)
+    call = dataclasses.replace(CALL, env={"TRITON_CACHE_DIR": "/mine"})
+    assert plugins.load("launchers", "apptainer").command(call)[1]["APPTAINERENV_TRITON_CACHE_DIR"] == "/mine"
+    for launcher in ("docker", "podman"):  # these have a /tmp of their own
+        assert "CACHE_DIR" not in " ".join(plugins.load("launchers", launcher).command(CALL)[0])
+
+
 def test_no_argument_is_read_by_a_shell():
     for launcher in LAUNCHERS:
         argv, _ = plugins.load("launchers", launcher).command(HOSTILE)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 from pathlib import Path
@@ -102,6 +103,29 @@ def test_an_image_is_brought_to_every_node_once_and_compared():
             prepare_argv(Step(layout=lay_out(2, 1), python="p", code_path="/c", container=container(program))) is None
         )
     assert prepare_argv(Step(layout=lay_out(2, 1), python="p", code_path="/c")) is None
+
+
+def test_containers_of_ranks_have_names_of_their_own(tmp_path, monkeypatch):
+    """Against a podman that says what it was called with."""
+    podman = tmp_path / "podman"
+    podman.write_text('#!/bin/sh\nfor word; do case "$word" in --name=*|--label=*) echo "$word";; esac; done\n')
+    podman.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    held = container("podman", scratch=str(tmp_path))
+    step = Step(layout=lay_out(2, 1), python="python3", code_path="/c", container=held)
+    names, labels = set(), set()
+    for request, job, number, rank in (("j/a-1.json", 7, 1, 0), ("j/a-1.json", 7, 1, 1), ("j/a 'b-2.json", 7, 2, 0)):
+        argv, _ = step_command(step, f"/runs/it's/{request}", {})
+        ids = {"SLURM_JOB_ID": str(job), "SLURM_STEP_ID": str(number), "SLURM_PROCID": str(rank)}
+        said = subprocess.run(
+            argv[argv.index("sh") :], env={**os.environ, **ids}, capture_output=True, text=True, check=True
+        )
+        name, label = said.stdout.splitlines()
+        names.add(name.removeprefix("--name="))
+        labels.add(label)
+    assert names == {"attnspec-a-1-7.1-rank0", "attnspec-a-1-7.1-rank1", "attnspec-a--b-2-7.2-rank0"}
+    assert len(labels) == 1
+    assert all(re.fullmatch("[a-zA-Z0-9][a-zA-Z0-9_.-]*", name) for name in names)
 
 
 def test_a_shell_reads_a_batch_script_as_it_was_meant(tmp_path):

@@ -315,9 +315,15 @@ def image() -> str:
     return f"{folder}{slash}{last.partition(':')[0]}@{digest}"
 
 
-def containers(runs: Runs) -> list[str]:
+def containers(runs: Runs, shown: str = "{{.ID}}") -> list[str]:
     """Those that work for a run folder."""
-    return slurm("podman", "ps", "--all", "--quiet", f"--filter=label={run_label(str(runs.out))}").split()
+    label = run_label(str(runs.out))
+    return slurm("podman", "ps", "--all", f"--filter=label={label}", f"--format={shown}").split()
+
+
+def step_of(name: str) -> str:
+    """The step in a container's name; the first of a job brings the image to the nodes."""
+    return name.rpartition("-")[0].rpartition(".")[2]
 
 
 def test_every_rank_runs_in_the_pinned_image_and_scancel_leaves_no_container(tmp_path, image):
@@ -326,11 +332,16 @@ def test_every_rank_runs_in_the_pinned_image_and_scancel_leaves_no_container(tmp
     host = runs.start()
     job = runs.measuring()
     assert len(containers(runs)) == 2
+    names = containers(runs, "{{.Names}}")
+    (request,) = (runs.out / "artifacts" / "jobs").glob("*.json")
+    assert sorted(names) == [f"attnspec-{request.stem}-{job}.{step_of(names[0])}-rank{rank}" for rank in (0, 1)]
     slurm("scancel", str(job))
     assert f"Slurm job {job} was cancelled in Slurm" in finished(host, 1)
     wait_for(lambda: containers(runs) == [], 30)
     runs.go.touch()
-    runs.run(0)
+    said = runs.run(0)
+    assert f"podman pulls {image} on the nodes that lack it" in said
+    assert "the nodes hold the image after" in said
     runs.check_complete()
     assert containers(runs) == []
     digest = image.partition("@")[2]
@@ -363,3 +374,28 @@ def test_what_a_node_does_not_have_is_told_by_its_job(tmp_path):
     runs = Runs(tmp_path, runner=(RUNNER % "10").replace("cpu", "cuda"))
     assert "the runner expects a CUDA device and torch finds none" in runs.run(3)
     assert runs.ranks() == []
+
+
+def test_a_cluster_without_pyxis_is_told_in_srun_s_words_and_leaves_no_outcome(tmp_path):
+    """This Slurm has no pyxis, so its srun does not know the options of one."""
+    runner = (RUNNER % "10").replace('time: "10"', 'time: "10", container: pyxis')
+    runs = Runs(tmp_path, runner=f"image: registry.example/a@sha256:{'0' * 64}\n{runner}")
+    said = runs.run(3)
+    assert "srun: unrecognized option '--container-image=docker://registry.example#a@sha256:" in said
+    assert "this Slurm's srun has no pyxis" in said
+    assert not (runs.out / "cells.parquet").exists() or {cell["status"] for cell in runs.cells()} == {"skipped"}
+
+
+def test_an_interpreter_that_no_node_has_leaves_no_outcome(tmp_path):
+    runs = Runs(tmp_path, runner=f"{RUNNER % '10'}python: /nowhere/python\n")
+    assert "execve(): /nowhere/python: No such file or directory" in runs.run(3)
+    assert {cell["status"] for cell in runs.cells()} == {"skipped"}
+
+
+def test_a_rank_that_crashes_before_it_greets_crashed(tmp_path):
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nkill -SEGV $$\n")
+    python.chmod(0o755)
+    runs = Runs(tmp_path, runner=f"{RUNNER % '10'}python: {python}\n")
+    runs.run(1)
+    assert {(cell["status"], cell["reason_code"]) for cell in runs.cells()} == {("crashed", "signal")}

@@ -208,14 +208,21 @@ def test_a_lock_tells_what_is_missing(folder):
 def test_the_locked_image_runs_by_its_id(folder, podman):
     locked(folder)
     podman.hold(**{ID: image(ID)})
-    found = pin(choice(folder), ImageStore("podman"))
+    said: list[str] = []
+    found = pin(choice(folder), ImageStore("podman", tell=said.append))
+    assert said == []
     assert (found.run_as, found.image_id, found.pinned) == (ID, ID, True)
 
 
 def test_a_locked_image_is_pulled_by_digest(folder, podman):
     locked(folder, reference=REPOSITORY, manifest_digest=DIGEST)
     podman.hold(registry={f"{REPOSITORY}@{DIGEST}": image(ID)})
-    found = pin(choice(folder), ImageStore("podman"), pull_flags=["--tls-verify=false"])
+    said: list[str] = []
+    found = pin(choice(folder), ImageStore("podman", tell=said.append), pull_flags=["--tls-verify=false"])
+    assert said == [
+        f"podman pulls {REPOSITORY}@{DIGEST}; this may take minutes",
+        f"podman pulled {REPOSITORY}@{DIGEST} in 0 s, 1 B",
+    ]
     assert (found.image_id, found.digest, found.repository) == (ID, DIGEST, REPOSITORY)
     assert ["pull", "--quiet", "--tls-verify=false", f"{REPOSITORY}@{DIGEST}"] in podman.calls()
 
@@ -317,22 +324,45 @@ def test_a_base_needs_a_digest(folder, podman):
     with pytest.raises(InputError, match="--base: mine is not stored here"):
         find_base(folder, contents, "mine", store)
     podman.hold(mine=image(OTHER))
-    assert find_base(folder, contents, "mine", store).digest == OTHER
+    given = find_base(folder, contents, "mine", store)
+    assert (given.digest, given.image_id) == (None, OTHER)
+    labels = labels_of(folder, given)
+    assert labels["attnspec.base.image_id"] == OTHER
+    assert "org.opencontainers.image.base.digest" not in labels
     given = find_base(folder, contents, f"registry.example/p@{DIGEST}", store)
     assert (given.argument, given.digest) == (f"registry.example/p@{DIGEST}", DIGEST)
     locked(folder, base=Base(reference="registry.example/p:1", digest=DIGEST))
     assert find_base(folder, contents, None, store).argument == f"registry.example/p@{DIGEST}"
-    locked(folder, base=Base(reference="mine", digest=OTHER))
-    assert find_base(folder, contents, None, store).argument == "mine"
+    assert find_base(folder, contents, None, store).image_id is None
+    local = {"manifest_digest": "in no registry", "base.digest": "local"}
+    locked(folder, base=Base(reference="mine", image_id=OTHER), unresolved=local)
+    podman.hold()
+    with pytest.raises(InputError, match=f"was built from mine with image ID {OTHER}, which is not stored here under"):
+        find_base(folder, contents, None, store)
+    podman.hold(mine=image(ID))
+    with pytest.raises(InputError, match="is not stored here under that name"):
+        find_base(folder, contents, None, store)
+    podman.hold(mine=image(OTHER))
+    given = find_base(folder, contents, None, store)
+    assert (given.argument, given.name, given.digest, given.image_id) == ("mine", "mine", None, OTHER)
 
 
 def test_a_lock_is_of_the_image_that_the_folder_built(folder, podman):
-    base = GivenBase(argument="mine", name="mine", digest=OTHER)
+    base = GivenBase(argument="registry.example/p", name="registry.example/p", digest=DIGEST)
     podman.hold(**{folder.tag: image(ID, **labels_of(folder, base))})
     lock = lock_of(folder, ImageStore("podman"), date="2026-01-01T00:00:00Z")
-    assert (lock.image_id, lock.base.digest, lock.packages) == (ID, OTHER, {"numpy": "2.4.6", "torch": "2.13.0"})
+    assert lock.base == Base(reference="registry.example/p", digest=DIGEST)
+    assert lock.build is not None and f"--build-arg=BASE=registry.example/p@{DIGEST}" in lock.build.command
+    base = GivenBase(argument="mine", name="mine", image_id=OTHER)
+    podman.hold(**{folder.tag: image(ID, **labels_of(folder, base))})
+    lock = lock_of(folder, ImageStore("podman"), date="2026-01-01T00:00:00Z")
+    assert (lock.image_id, lock.packages) == (ID, {"numpy": "2.4.6", "torch": "2.13.0"})
+    assert lock.base == Base(reference="mine", digest=None, image_id=OTHER)
     assert lock.build is not None and lock.build.program == "podman 4.3.1"
-    assert lock.unresolved == {"manifest_digest": "it has been pushed to no registry"}
+    assert lock.unresolved == {
+        "manifest_digest": "it has been pushed to no registry",
+        "base.digest": "the base was an image of the building machine; base.image_id tells which",
+    }
     kept = ("registry.example/cpu", DIGEST)
     for image_id, expected in ((ID, kept), (OTHER, (None, None))):
         locked(folder, image_id=image_id, reference=kept[0], manifest_digest=kept[1])

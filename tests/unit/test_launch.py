@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from attnspec.errors import EnvironmentMissingError, InputError, JournalError
-from attnspec.launch.found import Found, device_type, look
+from attnspec.launch.found import Found, device_type, instead, look
 from attnspec.launch.processes import WorkerProcess, last_lines
 from attnspec.launch.provenance import PACKAGE, code_sha256, differences
 from attnspec.launch.run import RunResult
@@ -32,6 +32,27 @@ def found(*devices: Device, **other) -> Found:
 
 def runner(name: str):
     return load_runner(name, [shipped("runners")])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "devices", "told"),
+    [
+        ((1,), None, "--runner local   runs on what is here"),
+        ((1, 8), None, "--runner local --only cp_size=1   runs these cases on what is here"),
+        ((8,), None, None),
+        ((2, 8), 4, "--runner local --only cp_size=2   runs these cases on what is here"),
+        ((1, 2, 8), 4, "--runner local --only 'cp_size=1|2'   runs these cases on what is here"),
+        ((8, 16), 4, None),
+        ((2, 8), 8, "--runner local   runs on what is here"),
+        ((2, 8), 0, "--runner local   runs on what is here"),  # on the CPU any number of ranks
+    ],
+)
+def test_only_what_is_true_is_offered_instead(sizes, devices, told):
+    here = None if devices is None else found(*[H200] * devices)
+    first, *rest = instead(sizes, here).splitlines()
+    assert first == "Instead:"
+    assert [line.strip() for line in rest if "--runner" in line] == ([] if told is None else [told])
+    assert "  --rehearse   runs the whole pipeline, shrunk, on the CPU" in rest
 
 
 def test_a_runner_that_expects_other_devices_says_what_it_found_and_what_else_can_be_done() -> None:
@@ -56,7 +77,7 @@ def test_more_ranks_than_devices_are_refused() -> None:
     with pytest.raises(EnvironmentMissingError, match="runner h200 needs 4 devices for cp_size 4") as caught:
         device_type(runner("h200"), found(H200, H200), world_sizes={2: "cp_size 2", 4: "cp_size 4"})
     assert "Found: 2 x NVIDIA H200 (torch 2.11.0, Python 3.12.1)." in str(caught.value)
-    assert "--only cp_size=N" in str(caught.value)
+    assert "  --runner local --only cp_size=2   runs these cases on what is here" in str(caught.value)
 
 
 def test_ranks_beyond_one_machine_are_refused() -> None:

@@ -8,7 +8,16 @@ import pytest
 
 from attnspec.errors import EnvironmentMissingError, InputError, SpecError
 from attnspec.launch.runner_profile import read_runner
-from attnspec.launch.slurm_cluster import JobState, Node, parse_accounting, parse_nodes, parse_queue, parse_scontrol
+from attnspec.launch.slurm_cluster import (
+    Cluster,
+    JobState,
+    Node,
+    SlurmError,
+    parse_accounting,
+    parse_nodes,
+    parse_queue,
+    parse_scontrol,
+)
 from attnspec.launch.slurm_judgement import FORGOTTEN_S, Next, judge
 from attnspec.launch.slurm_order import (
     JobVerdict,
@@ -17,9 +26,11 @@ from attnspec.launch.slurm_order import (
     starts_without_result,
     submission_folders,
 )
-from attnspec.launch.slurm_place import allocation_of, launcher_params, shortage
-from attnspec.launch.srun_log import first_failure, out_of_memory, without_srun
+from attnspec.launch.slurm_place import allocation_of, check_cluster, launcher_params, shortage
+from attnspec.launch.slurm_submissions import ENDED, standings
+from attnspec.launch.srun_log import first_failure, not_started, out_of_memory, without_srun
 from attnspec.launch.torchrun_log import RankFailure
+from attnspec.launchers.slurm import RankContainer, Step, lay_out, not_started_fix
 from attnspec.wire import Event
 from attnspec.worker.place import place_among
 
@@ -106,6 +117,69 @@ def test_the_first_rank_that_fails_is_found_in_srun_s_words(line, failure):
     assert (
         first_failure(f"a library's line\n{line}\nsrun: error: n9: task 99: Aborted\n" if failure else line) == failure
     )
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        (  # Slurm 22.05
+            "srun: unrecognized option '--container-image=a'\nTry \"srun --help\" for more information\n",
+            "srun: unrecognized option '--container-image=a'",
+        ),
+        (
+            "srun: error: Couldn't load specified plugin name for mpi/pmix\nsrun: error: Invalid MPI type 'pmix'\n",
+            "srun: error: Couldn't load specified plugin name for mpi/pmix\nsrun: error: Invalid MPI type 'pmix'",
+        ),
+        (
+            (
+                "slurmstepd-n1: error: execve(): /no/python: No such file or directory\n"
+                "srun: error: n1: task 0: Exited with exit code 2\n"
+            ),
+            (
+                "slurmstepd-n1: error: execve(): /no/python: No such file or directory\n"
+                "srun: error: n1: task 0: Exited with exit code 2"
+            ),
+        ),
+        (  # pyxis, as its sources say it
+            (
+                "slurmstepd: error: pyxis: failed to import docker image\n"
+                "slurmstepd: error: spank: required plugin spank_pyxis.so: task_init() failed with rc=-1\n"
+                "srun: error: n1: task 0: Exited with exit code 1\n"
+            ),
+            (
+                "slurmstepd: error: pyxis: failed to import docker image\n"
+                "slurmstepd: error: spank: required plugin spank_pyxis.so: task_init() failed with rc=-1\n"
+                "srun: error: n1: task 0: Exited with exit code 1"
+            ),
+        ),
+        ("srun: error: n1: task 0: Segmentation fault (core dumped)\n", ""),
+        ("Traceback\nsrun: error: n1: tasks 0-3: Exited with exit code 1\n", ""),
+        ("srun: Job step aborted\nslurmstepd: error: *** STEP 7.0 ON n1 CANCELLED ***\n", ""),
+        ("slurmstepd: error: Detected 1 oom-kill event(s) in StepId=7.0.\n", ""),
+        ("Fatal Python error: Segmentation fault\n", ""),
+        ("", ""),
+    ],
+)
+def test_a_command_that_ran_nowhere_is_told_from_one_that_crashed(log, words):
+    assert not_started(log) == words
+
+
+@pytest.mark.parametrize(
+    ("program", "words", "fix"),
+    [
+        (
+            "pyxis",
+            "srun: unrecognized option '--container-image=a'",
+            "srun has no pyxis: have it installed on the nodes",
+        ),
+        ("pyxis", "slurmstepd: error: pyxis: failed to import docker image", "pyxis must be able to start p in i on"),
+        ("apptainer", "slurmstepd: error: execve(): apptainer: No such file", "apptainer must be able to start p in i"),
+        (None, "slurmstepd: error: execve(): p: No such file", "the runner's python p must be there on every node"),
+    ],
+)
+def test_what_can_be_done_where_no_rank_starts(program, words, fix):
+    held = RankContainer(program=program, image="i", image_id=None, run_dir="/r", package="/p") if program else None
+    assert fix in not_started_fix(Step(layout=lay_out(1, 1), python="p", code_path="/c", container=held), words)
 
 
 def test_srun_s_own_lines_are_no_last_words():
@@ -195,6 +269,36 @@ def test_a_cluster_that_is_too_small_is_told_with_the_numbers(tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    ("sizes", "gpus", "option"),
+    [((2, 4, 16), 4, "--only 'cp_size=2|4'"), ((2, 16), 4, "--only cp_size=2"), ((8, 16), 4, None), ((2,), 0, None)],
+)
+def test_what_fits_is_offered_where_something_does(tmp_path, sizes, gpus, option):
+    class Small(Cluster):
+        def nodes(self, partition):
+            return [Node(name="n1", num_gpus=gpus, num_cpus=32)]
+
+    site = runner(tmp_path, "launcher: slurm\ngpus_per_node: 8\ndevice: {type: cuda}\n")
+    with pytest.raises(EnvironmentMissingError) as caught:
+        check_cluster(site, {size: f"cp_size {size}" for size in sizes}, Small())
+    lines = str(caught.value).splitlines()
+    assert [line for line in lines if "--only" in line] == ([] if option is None else [f"  {option}   runs what fits"])
+    assert lines[1] == "Instead:"
+
+
+def test_nothing_is_said_to_fit_where_sinfo_fails(tmp_path):
+    class Silent(Cluster):
+        def nodes(self, partition):
+            raise SlurmError("sinfo gave no answer in 60 s")
+
+    site = runner(tmp_path, "launcher: slurm\ngpus_per_node: 8\ndevice: {type: cuda}\n")
+    with pytest.raises(
+        EnvironmentMissingError, match="and sinfo gave no answer in 60 s\nInstead:\n  --runner"
+    ) as caught:
+        check_cluster(site, {2: "cp_size 2"}, Silent())
+    assert "--only" not in str(caught.value)
+
+
 def test_an_allocation_takes_what_the_profile_says(tmp_path):
     site = runner(
         tmp_path,
@@ -252,3 +356,32 @@ def test_ranks_of_slurm_count_only_where_the_launcher_says_so():
 
 def test_this_process_is_no_rank_of_slurm():
     assert "ATTNSPEC_RANKS" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("ended", "verdict", "state", "reason"),
+    [
+        ("done", "done", "ended", ""),
+        ("resubmit", "failed", "lost", "nodes do not answer"),
+        ("stopped", "interrupted", "cancelled in Slurm", ""),
+        ("missing", "missing", "could not run", "nodes do not answer"),
+        ("journal", "journal", "could not write the run folder", "nodes do not answer"),
+        ("cancelled", None, "cancelled", ""),
+        ("never submitted", None, "never submitted", ""),
+        ("left behind", None, "left behind", ""),
+    ],
+)
+def test_how_a_submission_ended_is_told_in_words_for_people(tmp_path, ended, verdict, state, reason):
+    folder = SubmissionFolder(path=tmp_path / "artifacts" / "slurm" / "a-1")
+    folder.path.mkdir(parents=True)
+    folder.write_submission(
+        Submission(job_id="a", number=1, token="t", case_ids=("c",), submitted_ns=5, slurm_id=7, ended=ended)
+    )
+    if verdict is not None:
+        folder.write_verdict(JobVerdict(verdict=verdict, text="nodes do not answer\nmore" if reason else ""))
+    standing = standings(tmp_path)["a"]
+    assert (standing.state, standing.reason, standing.live) == (state, reason, False)
+
+
+def test_every_judgement_has_a_word_for_people():
+    assert {one.value for one in Next} - {Next.WAIT.value} <= ENDED.keys()

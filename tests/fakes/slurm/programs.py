@@ -5,6 +5,7 @@ at once, as processes of this machine; srun starts its tasks here, whatever node
 called with is kept in calls.jsonl. FAKE_SLURM/behaviour.json may hold:
   sbatch: a message with which sbatch fails; mute: after taking the job, sbatch fails without saying its number
   limit: so many jobs may wait or run; forgotten: numbers of jobs that squeue, sacct and scontrol no longer know
+  unknown: options that srun does not know
   steps: how often asking for a job's steps fails
   accounting: false makes sacct fail; silent: a node answers no roll call; nodes, tasks: what a job is given, in the place of what it asks for
 """
@@ -229,6 +230,10 @@ def run_srun(argv: list[str]) -> int:
     if command == ["true"] and behaviour().get("silent"):
         print("srun: error: Task launch failed on node n2: Communication connection failure", file=sys.stderr)
         return 1
+    for name in asked.keys() & set(behaviour().get("unknown", ())):
+        print(f"srun: unrecognized option '--{name}={asked[name]}'", file=sys.stderr)
+        print('Try "srun --help" for more information', file=sys.stderr)
+        return 255
     tasks = []
     for rank in range(int(asked["ntasks"])):
         env = {
@@ -239,7 +244,12 @@ def run_srun(argv: list[str]) -> int:
             "SLURM_NODEID": str(rank // int(asked["ntasks-per-node"])),
             "SLURM_STEP_ID": "0",
         }
-        tasks.append(subprocess.Popen(command, env=env))
+        try:
+            tasks.append(subprocess.Popen(command, env=env))
+        except OSError as error:
+            print(f"slurmstepd: error: execve(): {command[0]}: {error.strerror}", file=sys.stderr)
+            print(f"srun: error: n{rank + 1}: task {rank}: Exited with exit code {error.errno}", file=sys.stderr)
+            return error.errno
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, frame: [task.send_signal(number) for task in tasks])
     codes = [task.wait() for task in tasks]
