@@ -142,12 +142,12 @@ def test_the_first_rank_that_fails_is_found_in_srun_s_words(line, failure):
         ),
         (  # pyxis, as its sources say it
             (
-                "slurmstepd: error: pyxis: failed to import docker image\n"
+                "slurmstepd: error: pyxis: failed to import docker image: docker://i\n"
                 "slurmstepd: error: spank: required plugin spank_pyxis.so: task_init() failed with rc=-1\n"
                 "srun: error: n1: task 0: Exited with exit code 1\n"
             ),
             (
-                "slurmstepd: error: pyxis: failed to import docker image\n"
+                "slurmstepd: error: pyxis: failed to import docker image: docker://i\n"
                 "slurmstepd: error: spank: required plugin spank_pyxis.so: task_init() failed with rc=-1\n"
                 "srun: error: n1: task 0: Exited with exit code 1"
             ),
