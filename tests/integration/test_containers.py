@@ -200,7 +200,7 @@ def test_an_image_that_is_not_the_locked_one_is_refused(place: Path, lock: Lock,
             "reference": None,
             "manifest_digest": None,
             "packages": packages,
-            "unresolved": {"manifest_digest": "in no registry"},
+            "unresolved": {**lock.unresolved, "manifest_digest": "in no registry"},
         }
     )
     (tmp_path / "containers" / "cpu" / "image.lock").write_text(lock_text(other))
