@@ -113,8 +113,8 @@ def labels_of(folder: ImageFolder, base: GivenBase) -> dict[str, str]:
         f"{_LABEL}containerfile": folder.checksum(folder.containerfile),
         f"{_LABEL}requirements": folder.checksum(folder.requirements),
         _BASE_NAME: base.name,
-        **({} if base.digest is None else {_BASE_DIGEST: base.digest}),
-        **({} if base.image_id is None else {_BASE_ID: base.image_id}),
+        _BASE_DIGEST: base.digest or "",  # said even where there is none: labels are inherited from the base
+        _BASE_ID: base.image_id or "",
     }
 
 
@@ -158,7 +158,7 @@ def lock_of(folder: ImageFolder, store: ImageStore, *, date: str, pushed: tuple[
             f"build it again: `attnspec image build {folder.name}`"
         )
     contents = folder.contents()
-    name, digest, base_id = (found.labels.get(label) for label in (_BASE_NAME, _BASE_DIGEST, _BASE_ID))
+    name, digest, base_id = (found.labels.get(label) or None for label in (_BASE_NAME, _BASE_DIGEST, _BASE_ID))
     assert name is not None
     argument = name if digest is None else _by_digest(name, digest)
     base = GivenBase(argument=argument, name=name, digest=digest, image_id=base_id)

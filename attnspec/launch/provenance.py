@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import attnspec
+from attnspec import plugins
 from attnspec.launch.found import Found
 from attnspec.launch.runner_profile import Runner
 from attnspec.record.entries import Note
@@ -30,6 +31,10 @@ def code_sha256(package: Path = PACKAGE) -> str:
         digest.update(f"{file.relative_to(package).as_posix()}\n{len(content)}\n".encode())
         digest.update(content)
     return digest.hexdigest()
+
+
+def _sha256(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def git_commit(package: Path = PACKAGE) -> str | None:
@@ -65,6 +70,7 @@ def gather(
         "wire_version": WIRE_VERSION,
         "git_commit": git_commit(),
         "code_sha256": code,
+        "plugins": {Path(file).name: _sha256(Path(file)) for file in plugins.loaded_files()},
         "command": list(argv),
         "spec_sha256": spec_sha256,
         "settings": dict(settings),

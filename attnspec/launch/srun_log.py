@@ -22,7 +22,8 @@ _TASK = re.compile(
 _OWN_LINE = re.compile(r"^(?:srun|slurmstepd(?:-\S+)?): ")
 _ANY_TASK = re.compile(r"^(?:srun: error: \S+: tasks? \d|slurmstepd)", re.MULTILINE)
 _NOT_EXECUTED = re.compile(
-    r"^slurmstepd(?:-\S+)?: error: (?:execve\(\): |spank: required plugin |Failed to invoke spank plugin stack)",
+    r"^slurmstepd(?:-\S+)?: error: (?:execve\(\): |Failed to invoke spank plugin stack|"
+    r"spank: required plugin \S+: (?:init|init_post_opt|user_init|task_init_privileged|task_init)\(\) failed)",
     re.MULTILINE,
 )
 """What a node's daemon says in a task's place: no such program, or a plugin such as pyxis that has no container."""

@@ -91,7 +91,9 @@ class Drift:
         >>> round(Drift(variance=0.01**2, dof=10).reach(7), 4), STEADY.reach(7)
         (0.0336, 0.0)
         """
-        return critical(num_cases, self.dof, confidence=confidence) * math.sqrt(self.variance) if self.variance else 0.0
+        if not (self.variance and num_cases):
+            return 0.0
+        return critical(num_cases, self.dof, confidence=confidence) * math.sqrt(self.variance)
 
     def most(self, num_cases: int) -> float:
         """The largest change of time, as a share, that it may make of any of so many cases.
@@ -124,13 +126,15 @@ def drift_of(base: Sequence[Anchor], new: Sequence[Anchor], shifts: Iterable[flo
 
 
 def shift(base: Anchor, new: Anchor) -> float:
-    """Natural logarithm of an anchor's time in NEW over that in BASE; 0 where its own scatter explains it.
+    """Natural logarithm of an anchor's time in NEW over BASE; 0 where its own scatter explains it, or is not known.
 
     >>> first, second = (Anchor(times=[time], first_variance=0.01**2, again_variance=0) for time in (100, 102))
     >>> shift(first, second), round(shift(first, Anchor(times=[105], first_variance=0.01**2, again_variance=0)), 3)
     (0.0, 0.049)
     """
     moved = new.mean - base.mean
+    if not all(one.dof or one.first_variance for one in (base, new)):
+        return 0.0  # of a single round nobody knows how far it may be off
     error = math.sqrt(sum(one.variance / len(one.times) for one in (base, new)))
     return moved if abs(moved) > NOISE * error else 0.0
 

@@ -9,7 +9,7 @@ from attnspec.report.run import OpenedRun
 
 _OF_HOST = ("name", "processor", "platform", "num_cpus", "python")
 _OF_WORKER = ("device", "driver", "image_id", "kernel", "python", "versions", "cuda", "env")
-_OF_CODE = ("attnspec", "git_commit", "code_sha256")
+_OF_CODE = ("attnspec", "git_commit", "code_sha256", "plugins")
 
 
 def environment(run: OpenedRun) -> dict[str, Any]:

@@ -20,7 +20,15 @@ from attnspec.report.run import OpenedRun
 from attnspec.stats import median, seed_of
 
 LEAST_CLOCK = 0.01
-_CONDITIONS = (("attnspec", "code_sha256"), ("worker", "env"), ("worker", "versions", "torch"))
+_CONDITIONS = (
+    ("attnspec", "code_sha256"),
+    ("attnspec", "plugins"),
+    ("worker", "env"),
+    ("worker", "versions"),
+    ("worker", "cuda", "runtime"),
+    ("worker", "cuda", "cudnn"),
+    ("worker", "cuda", "nccl"),
+)
 """What a time depends on beside its result_key (case, packages or image, driver, device model)."""
 
 
@@ -46,7 +54,12 @@ def drift_between(base: OpenedRun, new: OpenedRun) -> Drift:
 
 
 def same_conditions(base: OpenedRun, new: OpenedRun) -> bool:
-    """Whether attnspec's code, torch and the environment variables of workers are known and the same in both runs."""
+    """Whether code, plug-in files, the workers' packages, CUDA libraries and environment variables are known and alike.
+
+    A kernel that was built anew under its old version is not seen.
+    """
+    if not (_tells_plugins(base) and _tells_plugins(new)):
+        return False
     old, now = (environment(run) for run in (base, new))
     found = [(_at(old, names), _at(now, names)) for names in _CONDITIONS]
     return found[0][0] is not None and all(before == after for before, after in found)
@@ -66,9 +79,11 @@ def anchors(run: OpenedRun) -> dict[AnchorKey, Anchor]:
             case {"when": "end", "median_ns": int() | float() as median_ns}:
                 ends[key] = median_ns
         series.setdefault(key, [])
+    standing = dict(zip(*(run.cells[name].to_pylist() for name in ("case_id", "result_key")), strict=True))
     found = {}
     for key, held in series.items():
-        first = _first(run, key)
+        # Of an earlier attempt under other conditions no samples stand.
+        first = _first(run, key) if key.result_key in (None, standing.get(key.case_id)) else None
         if first is None:
             continue
         again = [time for times in _distinct(held) for time in times]
@@ -111,16 +126,16 @@ def _anchor_notes(base: OpenedRun, new: OpenedRun, drift: Drift, threshold: floa
     for moved in (drift.low, drift.high):
         if abs(math.expm1(moved)) > threshold / 3:
             yield (
-                f"the machine was {percent(math.exp(moved))} in NEW, by an anchor case in which nothing else changed; "
-                "intervals hold with that and without"
+                f"the machine was {percent(math.exp(moved))} in NEW, by an anchor case of which nothing else is known "
+                "to have changed; intervals hold with that and without"
             )
     if not same_conditions(base, new):
         for key, old in held["BASE"].items():
             now = next((one for other, one in held["NEW"].items() if other[:2] == key[:2]), None)
             if now is not None and abs(math.expm1(shift(old, now))) > threshold:
                 yield (
-                    f"the anchor case was {percent(math.exp(shift(old, now)))} in NEW, and code, torch or environment "
-                    "variables differ, so that nobody can tell whether that is the machine"
+                    f"the anchor case was {percent(math.exp(shift(old, now)))} in NEW, and code, plug-ins, packages or "
+                    "environment variables differ, so that nobody can tell whether that is the machine"
                 )
     if not drift.dof:
         yield "no anchor case was measured again, so intervals know only how rounds of one run differ"
@@ -128,7 +143,7 @@ def _anchor_notes(base: OpenedRun, new: OpenedRun, drift: Drift, threshold: floa
         for anchor in found.values():
             ends = anchor.times[-1] / anchor.times[0]
             if anchor.dof and abs(ends - 1) > threshold:
-                yield f"the anchor case of {name} was {percent(ends)} when it was measured again at the end of a job"
+                yield f"the anchor case of {name} was {percent(ends)} when it was last measured again"
 
 
 def percent(ratio: float) -> str:
@@ -146,6 +161,11 @@ def _notes(run: OpenedRun, kind: str) -> Iterator[dict[str, Any]]:
         match told:
             case {"case_id": str(), "pack": int()}:
                 yield told
+
+
+def _tells_plugins(run: OpenedRun) -> bool:
+    """Earlier versions recorded where plug-in files lay and not what was in them."""
+    return bool(run.provenance.get("plugins")) or not section(run.provenance, "settings").get("plugins")
 
 
 def _key(told: Mapping[str, Any]) -> AnchorKey:

@@ -16,6 +16,7 @@ from attnspec.stats import median
 from attnspec.wire import JobRequest
 from attnspec.worker.bench import open_benches
 from attnspec.worker.environment import Environment
+from attnspec.worker.lost_device import let_go
 from attnspec.worker.reporter import CaseState, Reporter
 
 MOST_SECONDS = 1.0
@@ -72,6 +73,7 @@ class Anchor:
         except Exception as error:  # noqa: BLE001  (the anchor is a witness; its case has its outcome already)
             self._reporter.message(f"the anchor {case.case_id} could not be measured again: {error}")
             self._case = None  # it would fail each time
+            let_go(error, environment.device, clock)
         else:
             found = {"case_id": case.case_id, "result_key": case.result_key, "pack": 0, "again_ns": self._again}
             self._reporter.note("anchor_again", found)

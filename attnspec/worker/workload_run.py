@@ -7,7 +7,6 @@ that its outcome. Any other failure ends its own cases and leaves the rest in th
 from __future__ import annotations
 
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -15,7 +14,7 @@ from attnspec.errors import AttnspecError
 from attnspec.execute.clock import Clock, Sample
 from attnspec.execute.device_kernels import check_kernels, device_kernels
 from attnspec.execute.joint import Agreement, JointStrategy
-from attnspec.execute.memory import allocated_bytes, peak_bytes, release
+from attnspec.execute.memory import allocated_bytes, peak_bytes
 from attnspec.execute.prepared import Prepared
 from attnspec.execute.rounds import Timed, interleave
 from attnspec.execute.tensors import Tensors
@@ -28,14 +27,11 @@ from attnspec.worker.bench import Bench, Benches, open_benches
 from attnspec.worker.environment import Environment
 from attnspec.worker.failures import failure_of
 from attnspec.worker.identity import identify
+from attnspec.worker.lost_device import let_go
 from attnspec.worker.reporter import CaseState, Reporter
 
 COMPUTE_ITERATIONS = 5
 """Timed iterations of a strategy's computation alone."""
-
-
-class DeviceLostError(AttnspecError):
-    """The device answers nothing any more; only a fresh process can go on."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -318,7 +314,7 @@ class WorkloadRun:
                     first_pack=number,
                 )
             )
-            self._let_go(error)
+            let_go(error, self.environment.device, self.clock)
         else:
             self._fail(cases, error)
 
@@ -327,19 +323,7 @@ class WorkloadRun:
         if failure.status is Status.ERROR:
             self.reporter.trace(", ".join(case.case_id for case in cases), error)
         if failure.status is not Status.UNSUPPORTED:
-            self._let_go(error)
+            let_go(error, self.environment.device, self.clock)
         for case in cases:
             if not case.ended:
                 self.reporter.failed(case, failure)
-
-    def _let_go(self, error: Exception) -> None:
-        """Free what the failed call held, and make sure that the device still answers."""
-        held: BaseException | None = error
-        while held is not None:
-            traceback.clear_frames(held.__traceback__)
-            held = held.__cause__ or held.__context__
-        release(self.environment.device)
-        try:
-            self.clock.synchronize()
-        except Exception as lost:
-            raise DeviceLostError(f"the device does not answer after: {error}") from lost

@@ -22,8 +22,8 @@ from attnspec.worker.control import Stop
 from attnspec.worker.environment import look_around
 from attnspec.worker.failures import failure_of
 from attnspec.worker.job import run_job
+from attnspec.worker.lost_device import DeviceLostError
 from attnspec.worker.reporter import Reporter
-from attnspec.worker.workload_run import DeviceLostError
 
 HERE = Path(__file__).parent
 ALONE = Agreement(Ranks.alone(), failure_of)
@@ -354,6 +354,26 @@ def test_anchor_that_cannot_be_measured_again_is_told_once_and_ends_nothing(tmp_
     assert texts == ["the anchor anchor could not be measured again: no memory for it"]
     assert {one.status for one in ran.journal.outcomes} == {"ok"}
     assert again_ns(ran) == []
+
+
+def test_a_device_that_is_lost_at_the_anchor_is_no_other_cases_fault(tmp_path, monkeypatch):
+    def lose(*_, **__):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr("attnspec.worker.anchor.open_benches", lose)
+    asked = request(
+        tmp_path,
+        workload(tmp_path, [case("reference", name="anchor")], docs=((64,),)),
+        workload(tmp_path, [case("reference", name="innocent")], docs=((32,),)),
+        anchor="anchor",
+    )
+    heard = Heard()
+    environment = look_around(asked, 0)
+    with JournalWriter(tmp_path / "journal", "w", 1) as journal:
+        reporter = Reporter(heard, journal, Stop(), environment, rank=0)
+        with pytest.raises(DeviceLostError, match="illegal memory access"):
+            run_job(asked, environment, DeadClock(), reporter, ALONE)
+    assert {event.case_id for event in heard.events if event.kind == "phase"} == {"anchor"}
 
 
 def test_wall_time_is_noted_by_activity(tmp_path):

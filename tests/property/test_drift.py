@@ -223,6 +223,11 @@ def test_the_runs_the_other_way_round_give_the_opposite_drift() -> None:
     assert there.high > 0.15
 
 
+def test_a_single_round_excuses_nothing() -> None:
+    first, second = (Anchor(times=[time], first_variance=0.0, again_variance=0.0) for time in (100.0, 104.0))
+    assert shift(first, second) == 0.0
+
+
 def test_one_run_without_a_second_measurement_borrows_the_others_scatter() -> None:
     often = Anchor(times=[100.0, 110.0, 95.0], first_variance=0.0, again_variance=0.0)
     once = Anchor(times=[100.0], first_variance=1e-4, again_variance=0.0)

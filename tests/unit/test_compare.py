@@ -226,6 +226,68 @@ def test_an_anchor_whose_code_changed_excuses_nothing(base: Path, new: Path) -> 
     assert any("nobody can tell whether that is the machine" in note for note in found.notes)
 
 
+def set_to(run: Path, where: tuple[str, ...], value: object) -> None:
+    """Change something in a run's provenance; `worker` stands for every worker's environment."""
+    path = run / "provenance.json"
+    held = json.loads(path.read_text())
+    tops = list(held["workers"]["environment"].values()) if where[0] == "worker" else [held]
+    for one in tops:
+        for name in where[where[0] == "worker" : -1]:
+            one = one.setdefault(name, {})
+        one[where[-1]] = value
+    path.write_text(json.dumps(held))
+
+
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [
+        (("code_sha256",), "other"),
+        (("plugins",), {"my_kernel.py": "other"}),
+        (("settings", "plugins"), ["/home/me/my_kernel.py"]),  # as versions told it that did not look into them
+        (("worker", "env", "OMP_NUM_THREADS"), "7"),
+        (("worker", "versions", "torch"), "9.9"),
+        (("worker", "versions", "triton"), "9.9"),
+        (("worker", "cuda", "runtime"), "99"),
+        (("worker", "cuda", "cudnn"), 99999),
+        (("worker", "cuda", "nccl"), "9.9"),
+    ],
+    ids=lambda one: one[-1] if isinstance(one, tuple) else "",
+)
+def test_an_anchor_that_something_else_may_have_changed_excuses_nothing(base, new, where, value) -> None:
+    scale(new, dict.fromkeys(case_ids(), 1.2))
+    anchored(base, again=(1.0, 1.001, 0.999))
+    anchored(new, again=(1.2, 1.201, 1.199))
+    assert compare_runs(base, new).drift.high > 0.1
+    set_to(new, where, value)
+    found = compare_runs(base, new)
+    assert (found.drift.low, found.drift.high) == (0, 0)
+    assert (found.regressions, found.exit_code) == (96, 1)
+
+
+def test_the_anchor_of_an_attempt_that_no_longer_stands_says_nothing(base: Path, new: Path) -> None:
+    """After another driver was installed a run goes on under another result_key, and the notes of both are kept."""
+    scale(new, {case_ids()[30]: 1.1})
+    anchored(base, again=(1.0, 1.001, 0.999))
+    anchored(new, again=(1.0, 1.001, 0.999))
+    before = compare_runs(base, new)
+    held = json.loads((new / "provenance.json").read_text())["workers"]["anchor_again"]
+    (note,) = held.values()
+    series = [[[1.2 * one for one in taken] for taken in rounds] for rounds in note["again_ns"]]
+    older = {**note, "result_key": "of another driver", "again_ns": series}
+    set_to(new, ("workers", "anchor_again", "job-rank0-2"), older)
+    after = compare_runs(base, new)
+    assert (after.drift, after.exit_code) == (before.drift, 1)
+
+
+def test_runs_without_a_case_that_both_measured_are_told_in_json_too(base: Path, new: Path) -> None:
+    anchored(base, again=(1.0, 1.1, 0.95))
+    for case_id in case_ids():
+        change(new, case_id, status="crashed", reason_code="signal", reason="SIGSEGV")
+    found = compare_runs(base, new)
+    assert found.exit_code == 1
+    assert len(as_json(found)["broken"]) == 96
+
+
 def test_ten_percent_is_found_beside_an_anchor_that_stays_within_one(base: Path, new: Path) -> None:
     ids = case_ids()
     scale(new, {ids[30]: 1.1, ids[50]: 1.1})

@@ -328,7 +328,7 @@ def test_a_base_needs_a_digest(folder, podman):
     assert (given.digest, given.image_id) == (None, OTHER)
     labels = labels_of(folder, given)
     assert labels["attnspec.base.image_id"] == OTHER
-    assert "org.opencontainers.image.base.digest" not in labels
+    assert labels["org.opencontainers.image.base.digest"] == ""
     given = find_base(folder, contents, f"registry.example/p@{DIGEST}", store)
     assert (given.argument, given.digest) == (f"registry.example/p@{DIGEST}", DIGEST)
     locked(folder, base=Base(reference="registry.example/p:1", digest=DIGEST))
@@ -354,7 +354,8 @@ def test_a_lock_is_of_the_image_that_the_folder_built(folder, podman):
     assert lock.base == Base(reference="registry.example/p", digest=DIGEST)
     assert lock.build is not None and f"--build-arg=BASE=registry.example/p@{DIGEST}" in lock.build.command
     base = GivenBase(argument="mine", name="mine", image_id=OTHER)
-    podman.hold(**{folder.tag: image(ID, **labels_of(folder, base))})
+    inherited = labels_of(folder, GivenBase(argument="mine", name="registry.example/p", digest=DIGEST))
+    podman.hold(**{folder.tag: image(ID, **{**inherited, **labels_of(folder, base)})})
     lock = lock_of(folder, ImageStore("podman"), date="2026-01-01T00:00:00Z")
     assert (lock.image_id, lock.packages) == (ID, {"numpy": "2.4.6", "torch": "2.13.0"})
     assert lock.base == Base(reference="mine", digest=None, image_id=OTHER)

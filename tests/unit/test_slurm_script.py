@@ -153,6 +153,13 @@ def test_the_first_rank_that_fails_is_found_in_srun_s_words(line, failure):
             ),
         ),
         ("srun: error: n1: task 0: Segmentation fault (core dumped)\n", ""),
+        (  # after the task
+            (
+                "slurmstepd: error: spank: required plugin spank_pyxis.so: exit() failed with rc=-1\n"
+                "srun: error: n1: task 0: Segmentation fault (core dumped)\n"
+            ),
+            "",
+        ),
         ("Traceback\nsrun: error: n1: tasks 0-3: Exited with exit code 1\n", ""),
         ("srun: Job step aborted\nslurmstepd: error: *** STEP 7.0 ON n1 CANCELLED ***\n", ""),
         ("slurmstepd: error: Detected 1 oom-kill event(s) in StepId=7.0.\n", ""),
