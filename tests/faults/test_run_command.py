@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -69,6 +70,8 @@ def test_a_run_from_spec_to_page(work: Host, capsys: pytest.CaptureFixture[str])
         assert Path("runs/spec", name).is_file()
     provenance = json.loads(Path("runs/spec/provenance.json").read_text())
     assert provenance["settings"]["runner"] == "fake"
+    content = Path(LAUNCHER).read_bytes()
+    assert provenance["plugins"] == {Path(LAUNCHER).name: hashlib.sha256(content).hexdigest()}
     assert provenance["workers"]["environment"]
     assert provenance["runs"][0]["ended_ns"] >= provenance["runs"][0]["started_ns"]
     assert run() == 0
