@@ -12,7 +12,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from attnspec.exchange import words
 from attnspec.exchange.guard import Guard
 from attnspec.exchange.transport import Parcel, Pending, Transport
 from attnspec.sharding.heads import HeadSplit
@@ -100,9 +99,9 @@ class HeadExchange:
             target_BLND.movedim(2, 0).copy_(summed_GBLD)
             return
         places_UBLHD = self._places(stage, target_BLND)
-        words.copy(places_UBLHD[self._member], own_BLHD)
+        places_UBLHD[self._member].copy_(own_BLHD)
         for run in self._runs():
-            words.copy(places_UBLHD[run], got_UBLHD[run])
+            places_UBLHD[run].copy_(got_UBLHD[run])
 
     def _pack(self, stage: int, source_BLND: Tensor, packed_UBLHD: Tensor, target_UBLHD: Tensor) -> None:
         """Blocks for all ranks: the own one to where it is used, the others to where they are sent from."""
@@ -111,12 +110,12 @@ class HeadExchange:
             for number in range(len(self._group)):
                 to = target_UBLHD if number == self._member else packed_UBLHD
                 head = number // copies
-                words.copy(to[number], source_BLND[:, :, head : head + 1])
+                to[number].copy_(source_BLND[:, :, head : head + 1])
             return
         places_UBLHD = self._places(stage, source_BLND)
-        words.copy(target_UBLHD[self._member], places_UBLHD[self._member])
+        target_UBLHD[self._member].copy_(places_UBLHD[self._member])
         for run in self._runs():
-            words.copy(packed_UBLHD[run], places_UBLHD[run])
+            packed_UBLHD[run].copy_(places_UBLHD[run])
 
     def _places(self, stage: int, part_BLND: Tensor) -> Tensor:
         """The heads of a stage, by rank: a view (U, B, L, H, D)."""
