@@ -8,6 +8,11 @@ _PACKAGE = Path(__file__).resolve().parent
 KINDS = ("specs", "runners", "data", "containers")
 
 
+def is_installed(path: Path) -> bool:
+    """Whether a path lies in an installed package, where files are not the user's; not so in a checkout."""
+    return path.resolve().is_relative_to((_PACKAGE / "shipped").resolve())
+
+
 def shipped(kind: str) -> Path:
     """The folder of shipped files of one kind: one of KINDS."""
     assert kind in KINDS, kind

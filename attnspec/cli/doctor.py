@@ -164,7 +164,7 @@ def _on_cluster(runner: Runner, unpinned: bool) -> _Seen:
     most = (runner.gpus_per_node or 1) * (runner.nodes or 1)
     seen, advice = _Seen(lines=[f"runner {runner.name}:"]), instead(())
     try:
-        check_cluster(runner, {most: f"{most} ranks"}, Cluster())
+        check_cluster(runner, {most: f"a job of {most} ranks"}, Cluster())
         seen.lines.append(f"  yes  Slurm has nodes for {most} ranks")
     except EnvironmentMissingError as error:
         wrong, _, advice = str(error).partition("\n")

@@ -18,6 +18,7 @@ from attnspec.images.pinning import differences_from_lock, package_differences
 from attnspec.images.reference import parse_image
 from attnspec.images.requirements import resolve
 from attnspec.images.store import PROGRAMS, ImageStore
+from attnspec.resources import is_installed
 
 _DIFFERS = 1
 _program = click.option(
@@ -63,6 +64,11 @@ def lock_command(
 ) -> None:
     """Write image.lock of NAME: image ID, digests, packages, how it was built."""
     folder = _find(name)
+    if is_installed(folder.path):
+        raise InputError(
+            f"{folder.path} belongs to the installed package, and the next installation would undo the lock; "
+            f"copy it to ./containers/{name}, which comes first, and lock it there"
+        )
     if requirements:
         _write(folder.requirements, resolve(folder, folder.contents().python_version))
         return

@@ -30,6 +30,8 @@ def command(run: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(content))
     else:
+        if (content["running"] or content["slurm_jobs"]) and (begun := words.pop("interrupted", 0)):
+            words["begun"] = begun
         show(_lines(content, words))
 
 

@@ -48,7 +48,7 @@ def recorded_place(
     )
 
 
-def _again(runner: Runner, name: str, facts: Mapping[str, Any], tell: Callable[[str], None] = quiet) -> PinnedImage:
+def _again(runner: Runner, name: str, facts: Mapping[str, Any], tell: Callable[[str], None]) -> PinnedImage:
     if runner.launcher in STORES:
         return pin_recorded(name, facts, ImageStore(runner.launcher, tell=tell), pull_flags=pull_flags(runner))
     digest, repository = facts["digest"], facts["repository"]

@@ -154,6 +154,20 @@ class SubmissionFolder:
         """How it ended; None while it runs, and when it was killed."""
         return _read(JobVerdict, self.verdict_file)
 
+    @property
+    def began(self) -> bool:
+        """Whether its supervisor left anything at all."""
+        return self.read_verdict() is not None or bool(self.read_events()[0])
+
+    def last_words(self) -> str:
+        """The end of what Slurm and the supervisor printed and where all of it is, to end a sentence with."""
+        try:
+            lines = self.slurm_log.read_text(encoding="utf-8", errors="replace").split("\n")
+        except OSError:
+            return ""
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        return f"; {self.slurm_log} ends: {last[:300]}" if last else ""
+
     def claim(self, start: str) -> int | None:
         """Begin the next start of this submission: its number from 0, or None when the host gave the submission up.
 

@@ -323,8 +323,9 @@ class SlurmRun:
         followed.tries += 1
         if followed.tries >= MAX_TRIES:
             why = f"Slurm job {slurm_id} ended: {judgement.reason}; so did {MAX_TRIES - 1} before it, without a result"
-            why += _last_words(followed.folder)
-            if not judgement.time_limit and not judgement.nodes_failed and _never_began(followed.folder):
+            why += "" if followed.folder is None else followed.folder.last_words()
+            began = followed.folder is None or followed.folder.began
+            if not (began or judgement.time_limit or judgement.nodes_failed):
                 self._followed.remove(followed)
                 raise EnvironmentMissingError(
                     f"{why}\nattnspec did not start in these jobs: options.host_python of runner "
@@ -386,20 +387,3 @@ def standing_ok(rows: Sequence[Mapping[str, Any]], images: Mapping[str, str | No
         for row in rows
         if row["status"] == "ok" and row["case_id"] in images and row["image_digest"] == images[row["case_id"]]
     )
-
-
-def _never_began(folder: SubmissionFolder | None) -> bool:
-    """Whether the supervisor of a submission left nothing at all."""
-    return folder is not None and folder.read_verdict() is None and not folder.read_events()[0]
-
-
-def _last_words(folder: SubmissionFolder | None) -> str:
-    """The end of what Slurm and the supervisor printed, and where all of it is."""
-    if folder is None:
-        return ""
-    try:
-        lines = folder.slurm_log.read_text(encoding="utf-8", errors="replace").split("\n")
-    except OSError:
-        return ""
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    return f"; {folder.slurm_log} ends: {last[:300]}" if last else ""

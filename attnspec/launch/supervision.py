@@ -213,9 +213,10 @@ class Supervision:
             self._strays += 1
         else:
             self._false_starts += 1
-        if self._false_starts >= MAX_STRAYS and (end.not_started or end.returncode in NOT_STARTED):
-            why = end.not_started or reason
-            return [Finish(verdict=Verdict.MISSING, text=f"the worker could not be started: {why}")]
+        if not self._greeted and (end.not_started or end.returncode in NOT_STARTED):
+            reason = f"the worker could not be started: {end.not_started or reason}"
+            if self._false_starts >= MAX_STRAYS:
+                return [Finish(verdict=Verdict.MISSING, text=reason)]
         if self._strays >= MAX_STRAYS or self._false_starts >= MAX_STRAYS:
             return self._give_up(status, code, reason)
         return [Tell(text=f"{reason}; starting a fresh worker"), *self._go_on(now)]

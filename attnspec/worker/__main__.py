@@ -51,6 +51,8 @@ def _run(path: Path, events: EventStream, stop: Stop) -> None:
     try:
         from attnspec.worker.session import run_session
     except ImportError as error:
+        if (error.name or "").partition(".")[0] == "attnspec":
+            raise EnvironmentMissingError(f"attnspec's own code is not complete there: {error}") from error
         raise EnvironmentMissingError(
             f"the worker's interpreter {sys.executable} lacks what a worker needs: {error}; "
             "pip install 'attnspec[torch]' there"

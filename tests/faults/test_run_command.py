@@ -177,6 +177,11 @@ def test_status_and_cancel_of_a_run_that_works(work: Host, capsys: pytest.Captur
     assert (told["running"], told["pid"], told["cases"]) == (True, process.pid, 8)
     assert sum(told["statuses"].values()) == 8
     assert [(job["cases"], job["world_size"]) for job in told["jobs"]] == [(8, 1)]
+    assert exit_code(["status", str(host.folder.path)]) == 0
+    out = capsys.readouterr().out
+    assert f"running: process {process.pid}" in out
+    assert " begun" in out
+    assert "interrupted" not in out
     assert exit_code(["cancel", str(host.folder.path)]) == 0
     assert f"process {process.pid} on" in capsys.readouterr().out
     process.join(20)

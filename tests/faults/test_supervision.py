@@ -190,8 +190,9 @@ def test_a_command_that_ran_nowhere_is_told_in_the_words_of_what_should_have_sta
     held = machine(["a"])
     held.begin(0)
     end = Ended(returncode=1, last_lines="", not_started="srun: error: Invalid MPI type\nask for another")
-    assert StartWorker(case_ids=("a",)) in held.handle(end, 0)
     text = "the worker could not be started: srun: error: Invalid MPI type\nask for another"
+    again = [Tell(text=f"{text}; starting a fresh worker"), StartWorker(case_ids=("a",))]
+    assert held.handle(end, 0) == again
     assert held.handle(end, 0) == [Finish(verdict=Verdict.MISSING, text=text)]
 
 

@@ -367,12 +367,7 @@ def test_a_device_that_is_lost_at_the_anchor_is_no_other_cases_fault(tmp_path, m
         workload(tmp_path, [case("reference", name="innocent")], docs=((32,),)),
         anchor="anchor",
     )
-    heard = Heard()
-    environment = look_around(asked, 0)
-    with JournalWriter(tmp_path / "journal", "w", 1) as journal:
-        reporter = Reporter(heard, journal, Stop(), environment, rank=0)
-        with pytest.raises(DeviceLostError, match="illegal memory access"):
-            run_job(asked, environment, DeadClock(), reporter, ALONE)
+    heard = lost(tmp_path, asked, "illegal memory access")
     assert {event.case_id for event in heard.events if event.kind == "phase"} == {"anchor"}
 
 
@@ -441,14 +436,20 @@ class DeadClock(CpuClock):
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
 
-def test_a_lost_device_ends_the_worker_with_the_turn_at_the_culprit(tmp_path):
-    asked = request(tmp_path, workload(tmp_path, [faulty_case("late:raise"), case("reference", name="good")]))
+def lost(tmp_path, asked, words):
+    """What was heard of a job that ends with its device lost."""
     heard = Heard()
     environment = look_around(asked, 0)
     with JournalWriter(tmp_path / "journal", "w", 1) as journal:
         reporter = Reporter(heard, journal, Stop(), environment, rank=0)
-        with pytest.raises(DeviceLostError, match="the device does not answer after: later"):
+        with pytest.raises(DeviceLostError, match=words):
             run_job(asked, environment, DeadClock(), reporter, ALONE)
+    return heard
+
+
+def test_a_lost_device_ends_the_worker_with_the_turn_at_the_culprit(tmp_path):
+    asked = request(tmp_path, workload(tmp_path, [faulty_case("late:raise"), case("reference", name="good")]))
+    heard = lost(tmp_path, asked, "the device does not answer after: later")
     assert [event for event in heard.events if event.kind == "outcome"] == []
     assert [event.case_id for event in heard.events if event.kind == "phase"][-1] == "late:raise fwd"
 

@@ -201,3 +201,13 @@ def test_who_is_stopped_while_it_tells_why_it_cannot_work_tells_it_whole():
     """A launcher stops the other ranks when one fails, and these are about to fail as well."""
     done = subprocess.run([sys.executable, "-c", STOPPED_WHILE_IT_TELLS], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (EXIT_MISSING, "no such device\n")
+
+
+def test_code_of_ours_that_is_missing_is_not_told_as_a_missing_package(tmp_path):
+    """Installing torch again would not bring it back."""
+    script = "import sys; sys.modules['attnspec.worker.session'] = None; from attnspec.worker.__main__ import main; "
+    asked = tmp_path / "request.json"
+    asked.write_text(dumps(endless(tmp_path)))
+    done = listened([sys.executable, "-c", f"{script}sys.exit(main([{str(asked)!r}]))"])
+    assert done.returncode == EXIT_MISSING
+    assert done.stderr.startswith("attnspec's own code is not complete there: import of attnspec.worker.session halted")

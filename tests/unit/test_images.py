@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from attnspec import plugins
+from attnspec.cli.image import lock_command
 from attnspec.errors import EnvironmentMissingError, InputError, SpecError
 from attnspec.images.building import GivenBase, build_argv, find_base, labels_of, lock_of, stale_files, unresolved_lock
-from attnspec.images.folder import find_image, image_folders, image_names
+from attnspec.images.folder import ImageFolder, find_image, image_folders, image_names
 from attnspec.images.lock import Base, Lock, lock_text, read_lock
 from attnspec.images.pinning import choose, declared, pin, pin_recorded
 from attnspec.images.reference import parse_image
@@ -384,3 +385,15 @@ def test_a_lock_names_a_repository_and_nothing_else(folder, reference):
     folder.lock_file.write_text(text.replace(f"reference: {REPOSITORY}", f"reference: {json.dumps(reference)}"))
     with pytest.raises(SpecError, match="reference: .*allowed: REGISTRY/NAME without tag and digest"):
         folder.lock()
+
+
+@pytest.mark.parametrize("options", [[], ["--requirements"], ["--unresolved", "no registry"]])
+def test_a_lock_is_not_written_into_the_installed_package(folder, monkeypatch, options):
+    monkeypatch.setattr("attnspec.resources._PACKAGE", folder.path.parent.parent)
+    inside = folder.path.parent.parent / "shipped" / "containers" / folder.name
+    shutil.copytree(folder.path, inside)
+    monkeypatch.setattr("attnspec.cli.image._find", lambda name: ImageFolder(inside))
+    before = (inside / "image.lock").read_bytes()
+    with pytest.raises(InputError, match=r"copy it to ./containers/cpu, which comes first, and lock it there"):
+        lock_command.main(["cpu", *options], standalone_mode=False)
+    assert (inside / "image.lock").read_bytes() == before
