@@ -100,6 +100,7 @@ def test_every_runner_comes_back_from_a_provenance(name):
 def test_an_image_in_no_registry_is_had_again_by_its_id_where_nodes_may_hold_it(container):
     from attnspec.errors import EnvironmentMissingError
     from attnspec.images.reference import parse_image
+    from attnspec.launch.container_place import quiet
     from attnspec.launch.rerun import _again
     from attnspec.launch.runner_profile import Profile, Runner
 
@@ -114,7 +115,7 @@ def test_an_image_in_no_registry_is_had_again_by_its_id_where_nodes_may_hold_it(
         "packages": None,
     }
     if container == "podman":
-        assert _again(runner, parse_image("cpu").text, facts).run_as == "sha256:1"
+        assert _again(runner, parse_image("cpu").text, facts, quiet).run_as == "sha256:1"
         return
     with pytest.raises(EnvironmentMissingError, match="recorded no digest to pull it by"):
-        _again(runner, "cpu", facts)
+        _again(runner, "cpu", facts, quiet)
