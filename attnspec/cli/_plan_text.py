@@ -30,7 +30,8 @@ def plan_text(plan: Plan, spec: Spec, expectation: Expectation, *, expected_devi
         note = f" ({refused:,} unsupported)" if refused else ""
         ranks = counted(job.world_size, "rank")
         image = "" if job.image is None else f" in {job.image}"
-        yield f"  {job.job_id}  {ranks:>9}  {counted(len(job.cases), 'case')}{note}{image}{env}"
+        apart = "" if job.apart is None else f", {job.apart} apart"
+        yield f"  {job.job_id}  {ranks:>9}  {counted(len(job.cases), 'case')}{note}{image}{apart}{env}"
     yield ""
     yield from _unsupported(plan)
     yield ""

@@ -43,6 +43,7 @@ PROVIDERS = (
         module="xformers",
         requires=">=0.0.34,<0.0.35",
         fix="pip install --no-deps xformers==0.0.34 nvidia-cuda-runtime-cu12",
+        apart=True,  # both packages register the same operators
     ),
 )
 SUPPORT = Support(
@@ -124,12 +125,14 @@ class _Operators:
 def _register(provider: str) -> None:
     """Load the library that defines the operators, once in a process; both packages give them the same names."""
     import importlib
-    import sys
+    from pathlib import Path
 
     import torch
 
     if hasattr(torch.ops.flash_attn_3, "fwd"):
-        found = "flash-attn-3" if "flash_attn_interface" in sys.modules else "xformers"
+        # xformers gives its library to torch by path; others import theirs, TransformerEngine too.
+        by_path = any("xformers" in Path(str(one)).parts for one in torch.ops.loaded_libraries)
+        found = "xformers" if by_path else "flash-attn-3"
         if found != provider:
             raise UnsupportedError("broken_package", f"this process holds the operators of {found} already")
         return

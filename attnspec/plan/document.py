@@ -120,6 +120,7 @@ def _job(job: Job) -> dict[str, Any]:
         "image": job.image,
         "world_size": job.world_size,
         "env": dict(job.env),
+        "apart": job.apart,
         "cases": [case.case_id for case in job.cases],
     }
 

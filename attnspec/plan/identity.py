@@ -112,9 +112,10 @@ def case_id(*, workload: str, implementation: str, pass_: Pass, cp_size: int, en
     )
 
 
-def job_id(*, runner: str, image: str | None, world_size: int, env: Mapping[str, str]) -> str:
+def job_id(*, runner: str, image: str | None, world_size: int, env: Mapping[str, str], apart: str | None) -> str:
     """Id of a job: stable while cases come and go, so that a later run goes on in the same job."""
-    return content_id("job", {"env": dict(env), "image": image, "runner": runner, "world_size": world_size})
+    content = {"env": dict(env), "image": image, "runner": runner, "world_size": world_size}
+    return content_id("job", content if apart is None else content | {"apart": apart})
 
 
 def collect_id(case_ids: Iterable[str]) -> str:

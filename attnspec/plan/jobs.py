@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
+from attnspec import plugins
 from attnspec.plan.identity import job_id
 from attnspec.plan.model import Case, Image, Job, Level, Plan, WorkloadGroup
 from attnspec.wire import Implementation
 
-_JobKey = tuple[str | None, int, tuple[tuple[str, str], ...]]
+_JobKey = tuple[str | None, int, tuple[tuple[str, str], ...], str | None]
 
 
 def image_for(implementation: Implementation, images: Sequence[Image]) -> str | None:
@@ -19,31 +20,45 @@ def image_for(implementation: Implementation, images: Sequence[Image]) -> str | 
     return next((image for image in images if image.holds(implementation)), images[0]).name
 
 
+def apart_of(implementation: Implementation) -> str | None:
+    """`kernel provider` where that provider wants a process of its own, else None."""
+    if implementation.kernel is None or implementation.provider is None:
+        return None
+    providers = plugins.load("kernels", implementation.kernel).PROVIDERS
+    apart = any(one.apart for one in providers if one.name == implementation.provider)
+    return f"{implementation.kernel} {implementation.provider}" if apart else None
+
+
 def group_jobs(cases: Iterable[Case], *, runner: str, images: Sequence[Image]) -> tuple[Job, ...]:
-    """Jobs in the order in which their first cases come; groups within a job likewise. One job has one image."""
+    """Jobs in the order in which their first cases come; groups within a job likewise.
+
+    One job has one image, and of a kernel's providers none that wants a process of its own beside another.
+    """
     held: dict[_JobKey, dict[tuple[str, Level], list[Case]]] = {}
     envs: dict[_JobKey, Mapping[str, str]] = {}
     keys: dict[tuple[int, int, int], _JobKey] = {}  # by identity: cases share environments and implementations
     for case in cases:
-        known = (id(case.implementation) if images else 0, case.cp_size, id(case.env))
+        known = (id(case.implementation), case.cp_size, id(case.env))
         if known not in keys:
-            image = image_for(case.implementation, images)
-            keys[known] = (image, case.cp_size, tuple(sorted(case.env.items())))
+            image, apart = image_for(case.implementation, images), apart_of(case.implementation)
+            keys[known] = (image, case.cp_size, tuple(sorted(case.env.items())), apart)
             envs.setdefault(keys[known], case.env)
         held.setdefault(keys[known], {}).setdefault((case.workload.workload_id, case.level), []).append(case)
     return tuple(
         Job(
-            job_id=job_id(runner=runner, image=image, world_size=world_size, env=envs[image, world_size, env]),
+            job_id=job_id(runner=runner, image=image, world_size=world_size, env=envs[key], apart=apart),
             runner=runner,
             image=image,
             world_size=world_size,
-            env=envs[image, world_size, env],
+            env=envs[key],
+            apart=apart,
             groups=tuple(
                 WorkloadGroup(workload=members[0].workload, level=level, cases=tuple(members))
                 for (_, level), members in groups.items()
             ),
         )
-        for (image, world_size, env), groups in held.items()
+        for key, groups in held.items()
+        for image, world_size, _, apart in (key,)
     )
 
 

@@ -117,13 +117,17 @@ class WorkloadGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Run nodes that share runner, image, world size and environment: one launch, one warm process group."""
+    """Run nodes that share runner, image, world size and environment: one launch, one warm process group.
+
+    apart: `kernel provider` of a job that holds only that provider, since no process holds it beside another.
+    """
 
     job_id: str
     runner: str
     image: str | None
     world_size: int
     env: Mapping[str, str]
+    apart: str | None
     groups: tuple[WorkloadGroup, ...]
 
     @property

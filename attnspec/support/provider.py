@@ -12,6 +12,7 @@ class Provider:
     name: as written under `provider:` in a spec and in the `provider` column.
     distribution: its name on the package index, for the version. module: what is imported.
     requires: a version specifier (PEP 440), empty for any. fix: what a user runs to get it.
+    apart: no process can hold it beside another provider of the kernel, so its cases are jobs of their own.
     """
 
     name: str
@@ -19,3 +20,4 @@ class Provider:
     module: str
     requires: str = ""
     fix: str = ""
+    apart: bool = False

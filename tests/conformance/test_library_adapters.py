@@ -55,6 +55,9 @@ def fa3(provider):
         request.addfinalizer(library._destroy)
         if provider == "flash-attn-3":
             monkeypatch.setitem(sys.modules, "flash_attn_interface", ModuleType("flash_attn_interface"))
+        else:
+            loaded = {*torch.ops.loaded_libraries, "/site-packages/xformers/flash_attn_3/_C.so"}
+            monkeypatch.setattr(torch.ops, "loaded_libraries", loaded)
         flash_attention.define_fa3(library, provider, log)
 
     return install
@@ -399,14 +402,18 @@ def test_transformer_engine_lays_stats_out_otherwise_on_consumer_blackwell(monke
     )
 
 
-def test_fa3_of_two_packages_is_not_mixed_up(monkeypatch, request):
-    adapter = Adapter("fa3 flash-attn-3", monkeypatch, request)
-    adapter.provider = "xformers"
+@pytest.mark.parametrize(("held", "wanted"), [("flash-attn-3", "xformers"), ("xformers", "flash-attn-3")])
+@pytest.mark.parametrize("by_others", [False, True])
+def test_fa3_of_two_packages_is_not_mixed_up(monkeypatch, request, held, wanted, by_others):
+    adapter = Adapter(f"fa3 {held}", monkeypatch, request)
+    if by_others:  # TransformerEngine imports what is installed under another name
+        monkeypatch.delitem(sys.modules, "flash_attn_interface", raising=False)
+    adapter.provider = wanted
     with pytest.raises(UnsupportedError) as raised:
         adapter.bind(example("causal", [9]))
     assert (raised.value.reason_code, raised.value.reason) == (
         "broken_package",
-        "this process holds the operators of flash-attn-3 already",
+        f"this process holds the operators of {held} already",
     )
 
 

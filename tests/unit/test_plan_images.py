@@ -50,6 +50,23 @@ sweeps:
       - fa2: {provider: flash-attn}
       - cudnn: {provider: transformer-engine}
 """
+APART = """\
+attnspec: 1
+name: apart
+shape: {num_heads_q: 8, num_heads_kv: 8, head_dim: 128, dtype: bfloat16}
+sweeps:
+  - level: kernel
+    masks: [causal]
+    seqlen: [1K, 2K]
+    passes: [fwd]
+    kernels: [sdpa, fa3: {provider: flash-attn-3}, fa3: {provider: xformers}, fa3, fa2: {provider: torch}]
+  - level: distributed
+    masks: [causal]
+    cp_size: 2
+    seqlen_per_rank: 1K
+    passes: [fwd]
+    strategies: [ring_p2p: {kernel: sdpa}, ring_p2p: {kernel: fa3, provider: xformers}]
+"""
 ELSEWHERE = ("transformer-engine", "flash-attn")
 
 
@@ -82,6 +99,20 @@ def test_images_change_jobs_and_nothing_else(spec):
     assert not {job.job_id for job in plain.jobs} & {job.job_id for job in split.jobs}
     some = restrict(split, split.cases[:1])
     assert [job.job_id for job in some.jobs] == [split.jobs[0].job_id]
+
+
+def test_a_provider_that_wants_a_process_of_its_own_is_a_job_of_its_own(tmp_path):
+    (tmp_path / "split.yaml").write_text(APART)
+    plan = compile_plan(load_spec(tmp_path / "split.yaml"), device=H100)
+    assert [(job.apart, job.world_size, len(job.cases)) for job in plan.jobs] == [
+        (None, 1, 8),
+        ("fa3 xformers", 1, 2),
+        (None, 2, 1),
+        ("fa3 xformers", 2, 1),
+    ]
+    assert len({job.job_id for job in plan.jobs}) == 4
+    kept = [case for case in plan.cases if case.implementation.provider == "xformers"]
+    assert [job.job_id for job in restrict(plan, kept).jobs] == [job.job_id for job in plan.jobs if job.apart]
 
 
 def test_an_image_of_unknown_contents_holds_everything(spec):
