@@ -28,7 +28,8 @@ from attnspec.launch.place import submits
 from attnspec.launch.provenance import PACKAGE
 from attnspec.launch.runner_profile import Runner, load_runner, search_folders
 from attnspec.launch.slurm_cluster import Cluster
-from attnspec.launch.slurm_place import check_cluster
+from attnspec.launch.slurm_place import instead_of_cluster, lacking
+from attnspec.units import counted
 
 _MISSING = 3
 _STYLES = (
@@ -162,20 +163,21 @@ def _in_images(runner: Runner, unpinned: bool) -> _Seen:
 def _on_cluster(runner: Runner, unpinned: bool) -> _Seen:
     """What the host can tell of a runner whose jobs go to Slurm; kernels, only its nodes can."""
     most = (runner.gpus_per_node or 1) * (runner.nodes or 1)
-    seen, advice = _Seen(lines=[f"runner {runner.name}:"]), instead(())
-    try:
-        check_cluster(runner, {most: f"a job of {most} ranks"}, Cluster())
-        seen.lines.append(f"  yes  Slurm has nodes for {most} ranks")
-    except EnvironmentMissingError as error:
-        wrong, _, advice = str(error).partition("\n")
-        seen.lacks(f"nodes: {wrong}")
+    seen = _Seen(lines=[f"runner {runner.name}:"])
+    found = lacking(runner, {most: f"a job of {most} ranks"}, Cluster())
+    if found.nodes:
+        seen.lacks(f"nodes: {found.nodes}")
+    else:
+        seen.lines.append(f"  yes  Slurm has nodes for {counted(most, 'rank')}")
+    if found.pyxis:
+        seen.lacks(f"pyxis: {found.pyxis}")
     seen.has_images(runner_images(runner, unpinned=unpinned))
     try:
         mounted(runner)
     except InputError as error:
         seen.lacks(f"mounts: {error}")
     if seen.problems:
-        seen.lines += advice.splitlines()
+        seen.lines += instead_of_cluster(()).splitlines()
     seen.lines.append("kernels are examined where they run: python -m attnspec doctor, on a node and in the image")
     return seen
 

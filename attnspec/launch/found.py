@@ -149,18 +149,18 @@ def device_type(runner: Runner, found: Found, *, world_sizes: Mapping[int, str])
     return "cuda"
 
 
-def instead(world_sizes: Collection[int], found: Found | None = None) -> str:
+def instead(world_sizes: Collection[int], found: Found | None = None, *, first: Sequence[str] = ()) -> str:
     """What else can be done, where a runner's expectations are not met: only what is true. Pure.
 
     world_sizes: ranks that jobs need. found: what is here; None: nobody looked, so that one rank fits and
-    more may not.
+    more may not. first: what this runner alone offers, told before the rest.
 
     >>> print(instead([1, 8]).splitlines()[1])
       --runner local --only cp_size=1   runs these cases on what is here
     """
     most = 1 if found is None else len(found.devices) or max(world_sizes, default=1)
     here = only([size for size in world_sizes if size <= most], world_sizes)
-    lines = ["Instead:"]
+    lines = ["Instead:", *(f"  {line}" for line in first)]
     if here is not None:
         lines.append(f"  {' '.join(('--runner local', *here))}   runs {'these cases ' if here else ''}on what is here")
     lines.append("  --rehearse   runs the whole pipeline, shrunk, on the CPU")

@@ -15,7 +15,7 @@ from attnspec.launch.container_place import check_driver, look_inside, mounted, 
 from attnspec.launch.found import UNSEEN, Found, device_type, instead, interpreter, look
 from attnspec.launch.runner_profile import Runner
 from attnspec.launch.slurm_cluster import Cluster
-from attnspec.launch.slurm_place import check_cluster
+from attnspec.launch.slurm_place import check_cluster, instead_of_cluster
 from attnspec.plan import Job, Plan
 from attnspec.plan.requests import runnable
 from attnspec.support import Device
@@ -116,7 +116,7 @@ def check_place(seen: Survey, plan: Plan, only: Collection[str] | None) -> Place
         try:
             images = _images(seen, jobs_images(jobs))
         except EnvironmentMissingError as error:
-            raise EnvironmentMissingError(f"{error}\n{instead(world_sizes)}") from None
+            raise EnvironmentMissingError(f"{error}\n{instead_of_cluster(world_sizes)}") from None
         return Place(runner=runner, python=seen.python, found=UNSEEN, device=device, images=images)
     if not seen.choices:
         assert seen.found is not None

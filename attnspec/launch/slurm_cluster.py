@@ -31,6 +31,8 @@ OVER = frozenset(
 )
 """States that a job does not leave by itself; all others may still lead to processes."""
 _STEP = re.compile(r"\d+\.\d+")
+_OWN_WORDS = re.compile(r"^[a-z]+: (?:error: |(?P<fatal>fatal: ))?")
+"""What a command puts in front of each line of its own."""
 _GPUS = re.compile(r"(?:^|,)gpu(?::[^:,(]+)?:(?P<number>\d+)")
 
 
@@ -137,6 +139,10 @@ class Cluster:
             raise SlurmError(f"Slurm has no {what}; there is: {known or 'none'}")
         return chosen
 
+    def srun_takes(self, option: str) -> bool:
+        """Whether srun on this machine knows an option, also of a plug-in such as pyxis. Raises SlurmError."""
+        return option in _ask(["srun", "--help"])
+
 
 def parse_queue(answer: str) -> dict[int, JobState]:
     """squeue's lines `number|state|reason`. Pure.
@@ -198,6 +204,20 @@ def parse_nodes(answer: str, partition: str | None) -> list[Node]:
     return list(found.values())
 
 
+def reason_of(stderr: str) -> str:
+    """Why a command failed, in one line: where it died, the end alone, since what comes before is the way there. Pure.
+
+    >>> reason_of("sinfo: error: fetch_config: DNS SRV lookup failed\\nsinfo: fatal: Could not load a configuration\\n")
+    'Could not load a configuration'
+    >>> reason_of("sbatch: error: name an account\\nsbatch: error: Batch job submission failed: Unspecified error\\n")
+    'name an account; Batch job submission failed: Unspecified error'
+    """
+    lines = [" ".join(line.split()) for line in stderr.splitlines() if line.strip()]
+    own = [(match, line[match.end() if match else 0 :]) for line in lines for match in [_OWN_WORDS.match(line)]]
+    fatal = [words for match, words in own if match is not None and match["fatal"]]
+    return "; ".join(dict.fromkeys(fatal or [words for _, words in own]))
+
+
 def first_host(nodelist: str) -> str:
     """The first of a node list, as Slurm orders ranks. Raises SlurmError."""
     return _ask(["scontrol", "show", "hostnames", nodelist]).split()[0]
@@ -224,6 +244,5 @@ def _ask(argv: Sequence[str], accept: Sequence[str] = ()) -> str:
     except subprocess.TimeoutExpired:
         raise SlurmError(f"{argv[0]} gave no answer in {PATIENCE_S:g} s") from None
     if answer.returncode and not any(part in answer.stderr for part in accept):
-        words = " ".join(answer.stderr.split()) or f"exit code {answer.returncode}"
-        raise SlurmError(f"{argv[0]} failed: {words}")
+        raise SlurmError(f"{argv[0]} failed: {reason_of(answer.stderr) or f'exit code {answer.returncode}'}")
     return answer.stdout

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Literal
 
 from attnspec.catalog import validate_params
 from attnspec.errors import EnvironmentMissingError, InputError
 from attnspec.launch.container_place import mounted
-from attnspec.launch.found import only
+from attnspec.launch.found import instead, only
 from attnspec.launch.job_runner import Launch, code_path
 from attnspec.launch.provenance import PACKAGE
 from attnspec.launch.runner_profile import Runner
 from attnspec.launch.slurm_cluster import Cluster, Node, SlurmError
-from attnspec.launchers.slurm import Allocation, Layout, Params, RankContainer, Step, lay_out
+from attnspec.launchers.slurm import (
+    NO_PYXIS,
+    PYXIS_OPTION,
+    Allocation,
+    Layout,
+    Params,
+    RankContainer,
+    Step,
+    lay_out,
+)
 from attnspec.plan import Job
 from attnspec.units import counted
 
@@ -88,11 +98,35 @@ def image_reference(program: str, reference: str) -> str:
     return f"docker://{host}#{path}" if program == "pyxis" and slash else f"docker://{reference}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lacking:
+    """What a cluster lacks of what a runner needs, in sentences; empty where it lacks nothing.
+
+    fits: the numbers of ranks that can run there.
+    """
+
+    nodes: str = ""
+    pyxis: str = ""
+    fits: tuple[int, ...] = ()
+
+
 def check_cluster(runner: Runner, world_sizes: Mapping[int, str], cluster: Cluster) -> Literal["cpu", "cuda"]:
     """The device of the ranks. world_sizes: ranks -> what needs them, in words.
 
-    Raises EnvironmentMissingError when the partition is not there or too small, with the numbers.
+    Raises EnvironmentMissingError when the partition is not there or too small, with the numbers, and when srun has no
+    pyxis that the runner's containers need.
     """
+    device = ranks_device(runner)
+    if not world_sizes:
+        return device
+    found = lacking(runner, world_sizes, cluster)
+    if problems := [problem for problem in (found.nodes, found.pyxis) if problem]:
+        raise EnvironmentMissingError("\n".join([*problems, instead_of_cluster(world_sizes, found.fits)]))
+    return device
+
+
+def ranks_device(runner: Runner) -> Literal["cpu", "cuda"]:
+    """The device of the ranks. Raises InputError where the profile does not tell it, or how many a node has."""
     if runner.device.type == "auto":
         raise InputError(
             f"{runner.file}: device.type is auto, and launcher slurm starts on machines not seen before; "
@@ -100,27 +134,50 @@ def check_cluster(runner: Runner, world_sizes: Mapping[int, str], cluster: Clust
         )
     if runner.device.type == "cuda" and runner.gpus_per_node is None:
         raise InputError(f"{runner.file}: gpus_per_node is missing; launcher slurm asks for so many GPUs on every node")
-    device = runner.device.type
-    if not world_sizes:
-        return device
-    partition = None if runner.slurm is None else runner.slurm.partition
-    fits: list[int] = []
+    return runner.device.type
+
+
+def lacking(runner: Runner, world_sizes: Mapping[int, str], cluster: Cluster) -> Lacking:
+    """What the cluster lacks for jobs of these sizes, as far as this machine can tell.
+
+    Raises InputError for a profile that does not tell what its ranks need.
+    """
+    device, asked = ranks_device(runner), runner.slurm
+    submits = f"runner {runner.name} submits to Slurm, and "
     try:
-        nodes = cluster.nodes(partition)
+        nodes = cluster.nodes(None if asked is None else asked.partition)
     except SlurmError as error:
-        problem: str | None = f"runner {runner.name} submits to Slurm, and {error}"
-    else:
-        problem = shortage(runner, world_sizes, device, nodes)
-        fits = [size for size in world_sizes if shortage(runner, {size: ""}, device, nodes) is None]
-    if problem:
-        chosen = only(fits, world_sizes) or ()
-        raise EnvironmentMissingError(
-            f"{problem}\nInstead:\n"
-            + (f"  {' '.join(chosen)}   runs what fits\n" if chosen else "")
-            + "  --runner NAME   takes another runner; copy this profile to ./runners and adapt it (docs/slurm.md)\n"
-            "  --rehearse   runs the whole pipeline, shrunk, on the CPU"
-        )
-    return device
+        return Lacking(nodes=f"{submits}{error}")
+    fits = tuple(size for size in world_sizes if shortage(runner, {size: ""}, device, nodes) is None)
+    pyxis = ""
+    if runner.image and asked is not None and asked.container == "pyxis":
+        try:
+            if not cluster.srun_takes(PYXIS_OPTION):
+                pyxis = (
+                    f"runner {runner.name} starts its containers through pyxis, and `srun --help` here tells of no "
+                    f"{PYXIS_OPTION}; {NO_PYXIS}"
+                )
+        except SlurmError as error:
+            pyxis = f"{submits}whether it has pyxis cannot be told: {error}"
+    return Lacking(nodes=shortage(runner, world_sizes, device, nodes) or "", pyxis=pyxis, fits=() if pyxis else fits)
+
+
+def instead_of_cluster(world_sizes: Collection[int], fits: Collection[int] = ()) -> str:
+    """What else can be done where the jobs of a Slurm runner cannot run, as `run` and `doctor` offer it. Pure.
+
+    fits: the numbers of ranks among world_sizes that can run there.
+
+    >>> print(instead_of_cluster([8, 16], [8]).splitlines()[1])
+      --only cp_size=8   runs what fits
+    """
+    chosen = only(fits, world_sizes)
+    return instead(
+        world_sizes,
+        first=(
+            *([f"{' '.join(chosen)}   runs what fits"] if chosen else []),
+            "--runner NAME   takes another runner; copy this profile to ./runners and adapt it (docs/slurm.md)",
+        ),
+    )
 
 
 def shortage(

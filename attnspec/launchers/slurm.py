@@ -37,6 +37,12 @@ RANKS_FROM = "ATTNSPEC_RANKS"
 """Tells a worker whose variables say which rank it is: `slurm` means SLURM_PROCID, SLURM_NTASKS and SLURM_LOCALID."""
 WARNING_S = 30
 """So long before its time limit a job is told that it comes; up to a minute earlier, since Slurm counts in minutes."""
+PYXIS_OPTION = "--container-image"
+"""srun knows it where it has pyxis."""
+NO_PYXIS = (
+    "this Slurm's srun has no pyxis: have it installed on the nodes and where jobs are submitted, or set "
+    "slurm.container of the runner to apptainer or podman"
+)
 INHERITED = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_JOB_ID", "SLURM_STEP_ID")
 """What srun tells each rank, to be handed on into its container."""
 _ILLEGAL_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]")
@@ -313,10 +319,7 @@ def not_started_fix(step: Step, words: str) -> str:
     if step.container is None:
         return f"the runner's python {step.python} must be there on every node"
     if step.container.program == "pyxis" and "--container-" in words:
-        return (
-            "this Slurm's srun has no pyxis: have it installed on the nodes, or set slurm.container of the runner to "
-            "apptainer or podman"
-        )
+        return NO_PYXIS
     return f"{step.container.program} must be able to start {step.python} in {step.container.image} on every node"
 
 
@@ -342,7 +345,7 @@ def _container(container: RankContainer, env: Mapping[str, str], num_tasks: int)
 def _pyxis_options(container: Container) -> list[str]:
     """pyxis hands srun's environment into the container; of variables that the image sets too, only those named win."""
     return [
-        f"--container-image={container.image}",
+        f"{PYXIS_OPTION}={container.image}",
         f"--container-mounts={','.join(map(_pyxis_mount, container.mounts))}",
         f"--container-env={','.join(container.env)}",
         "--container-workdir=/",

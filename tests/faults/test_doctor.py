@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from attnspec import plugins
 from attnspec.cli import _answers, _examination, _launchers, doctor
+from attnspec.cli.main import exit_code
 from attnspec.errors import InputError
 from attnspec.launch.found import Found
 from attnspec.launch.runner_profile import Runner, load_runner, search_folders
@@ -176,14 +177,19 @@ def test_a_runner_of_a_launcher_that_is_not_here_is_refused(tmp_path):
     assert "starts its workers with elsewhere; doctor looks at this machine only" in str(result.exception)
 
 
-def test_of_a_cluster_the_nodes_and_images_are_told(tmp_path, monkeypatch):
-    """The stand-in of sinfo has two nodes with two GPUs and four cores each."""
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    """Stand-ins of Slurm's commands; sinfo's has two nodes with two GPUs and four cores each."""
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "fakes" / "slurm"))
     import programs
 
     monkeypatch.setenv("PATH", f"{programs.install(tmp_path / 'bin')}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("FAKE_SLURM", str(tmp_path))
-    file = tmp_path / "site.yaml"
+    return tmp_path
+
+
+def test_of_a_cluster_the_nodes_and_images_are_told(cluster):
+    file = cluster / "site.yaml"
     fits = "launcher: slurm\ngpus_per_node: 2\nnodes: 2\ndevice: {type: cuda}\n"
     digest = f"sha256:{'1' * 64}"
     image = f"image: registry.example/a@{digest}\nslurm: {{container: pyxis}}\n"
@@ -219,6 +225,49 @@ def test_of_a_cluster_the_nodes_and_images_are_told(tmp_path, monkeypatch):
     assert output.count("has no reference by digest") == 1
     assert output.count("so it has not been built") == 1
     assert "no   image hopper-te: the same" in output
+
+
+SMALL = """\
+attnspec: 1
+name: small
+shape: {num_heads_q: 2, num_heads_kv: 2, head_dim: 16, dtype: float32}
+sweeps:
+  - {level: kernel, masks: [causal], seqlen: 64, passes: [fwd], kernels: [reference]}
+"""
+
+
+@pytest.mark.parametrize("lacks", ["pyxis", "nodes", "image"])
+def test_run_and_doctor_refuse_alike_what_a_cluster_lacks(cluster, monkeypatch, capsys, lacks):
+    monkeypatch.chdir(cluster)
+    image = "hopper" if lacks == "image" else f"registry.example/a@sha256:{'1' * 64}"
+    (cluster / "small.yaml").write_text(SMALL)
+    (cluster / "site.yaml").write_text(
+        "launcher: slurm\ngpus_per_node: 1\ndevice: {type: cpu}\n"
+        f"image: {image}\nslurm: {{container: pyxis{', partition: nowhere' if lacks == 'nodes' else ''}}}\n"
+    )
+    if lacks == "pyxis":
+        (cluster / "behaviour.json").write_text(json.dumps({"unknown": ["container-image"]}))
+    told = {
+        "pyxis": "starts its containers through pyxis, and `srun --help` here tells of no --container-image; this Slurm's",
+        "nodes": "submits to Slurm, and Slurm has no partition 'nowhere'; there is: main",
+        "image": "image hopper has no reference by digest to pull",
+    }[lacks]
+    assert exit_code(["run", "small.yaml", "--runner", "./site.yaml"]) == 3
+    ran = capsys.readouterr().err
+    assert exit_code(["doctor", "--runner", "./site.yaml"]) == 3
+    examined = capsys.readouterr().out
+    assert told in ran
+    assert told in examined
+    if lacks == "pyxis":
+        assert "  no   pyxis: runner site starts" in examined
+        assert "  yes  Slurm has nodes for 1 rank\n" in examined
+    offers = [text.split("Instead:\n")[1] for text in (ran, examined)]
+    lines = [[line for line in one.splitlines() if line.startswith("  ")] for one in offers]
+    assert [line.split("   ")[0].strip() for line in lines[0][:3]] == ["--runner NAME", "--runner local", "--rehearse"]
+    assert lines[1][: len(lines[0])] == lines[0]
+    assert not (cluster / "runs").exists()
+    calls = [json.loads(line)[0] for line in (cluster / "calls.jsonl").read_text().splitlines()]
+    assert "sbatch" not in calls
 
 
 @pytest.mark.parametrize("given", [(), ("--json",)])

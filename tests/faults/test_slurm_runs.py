@@ -150,7 +150,7 @@ def test_a_host_that_dies_right_after_submitting_finds_its_job_by_name(
 
 def test_what_sbatch_says_is_told_and_the_submission_never_starts(host: SlurmHost) -> None:
     host.behave_cluster(sbatch="Batch job submission failed: Invalid account or account/partition combination")
-    with pytest.raises(EnvironmentMissingError, match=r"sbatch failed: sbatch: error: .*Invalid account"):
+    with pytest.raises(EnvironmentMissingError, match=r"sbatch failed: Batch job submission failed: Invalid account"):
         host.run()
     host.behave_cluster()
     assert host.run().exit_code == 0

@@ -376,10 +376,27 @@ def test_what_a_node_does_not_have_is_told_by_its_job(tmp_path):
     assert runs.ranks() == []
 
 
-def test_a_cluster_without_pyxis_is_told_in_srun_s_words_and_leaves_no_outcome(tmp_path):
+PYXIS = f"image: registry.example/a@sha256:{'0' * 64}\n" + (RUNNER % "10").replace("time:", "container: pyxis, time:")
+
+
+def test_a_cluster_without_pyxis_is_told_before_anything_is_submitted(tmp_path):
     """This Slurm has no pyxis, so its srun does not know the options of one."""
-    runner = (RUNNER % "10").replace('time: "10"', 'time: "10", container: pyxis')
-    runs = Runs(tmp_path, runner=f"image: registry.example/a@sha256:{'0' * 64}\n{runner}")
+    runs = Runs(tmp_path, runner=PYXIS)
+    said = runs.run(3)
+    assert "`srun --help` here tells of no --container-image; this Slurm's srun has no pyxis" in said
+    assert not (runs.out / "artifacts" / "slurm").exists()
+
+
+def test_nodes_without_pyxis_are_told_in_srun_s_words_and_leave_no_outcome(tmp_path, monkeypatch):
+    """As where only the machine that submits has it."""
+    srun = tmp_path / "bin" / "srun"
+    srun.parent.mkdir()
+    srun.write_text(
+        f'#!/bin/sh\n[ "$1" != --help ] || {{ echo "--container-image=..."; exit; }}\nexec {shutil.which("srun")} "$@"\n'
+    )
+    srun.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{srun.parent}{os.pathsep}{os.environ['PATH']}")
+    runs = Runs(tmp_path, runner=PYXIS)
     said = runs.run(3)
     assert "srun: unrecognized option '--container-image=docker://registry.example#a@sha256:" in said
     assert "this Slurm's srun has no pyxis" in said

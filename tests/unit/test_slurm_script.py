@@ -177,7 +177,7 @@ def test_a_command_that_ran_nowhere_is_told_from_one_that_crashed(log, words):
         (
             "pyxis",
             "srun: unrecognized option '--container-image=a'",
-            "srun has no pyxis: have it installed on the nodes",
+            "srun has no pyxis: have it installed on the nodes and where jobs are submitted, or set slurm.container",
         ),
         ("pyxis", "slurmstepd: error: pyxis: failed to import docker image", "pyxis must be able to start p in i on"),
         ("apptainer", "slurmstepd: error: execve(): apptainer: No such file", "apptainer must be able to start p in i"),
@@ -304,6 +304,82 @@ def test_nothing_is_said_to_fit_where_sinfo_fails(tmp_path):
     ) as caught:
         check_cluster(site, {2: "cp_size 2"}, Silent())
     assert "--only" not in str(caught.value)
+
+
+class OneNode(Cluster):
+    """A cluster of one node, with an srun that knows these options or does not answer."""
+
+    def __init__(self, *known: str, trouble: str = "") -> None:
+        self.known, self.trouble = known, trouble
+
+    def nodes(self, partition):
+        return [Node(name="n1", num_gpus=0, num_cpus=32)]
+
+    def srun_takes(self, option):
+        if self.trouble:
+            raise SlurmError(self.trouble)
+        return option in self.known
+
+
+PYXIS = f"image: registry.example/a@sha256:{'0' * 64}\nslurm: {{container: pyxis}}\n"
+
+
+@pytest.mark.parametrize(
+    ("container", "cluster", "told"),
+    [
+        (PYXIS, OneNode("--container-image"), None),
+        (PYXIS, OneNode(), "starts its containers through pyxis, and `srun --help` here tells of no --container-image"),
+        (PYXIS, OneNode(trouble="srun is not on the path"), "whether it has pyxis cannot be told: srun is not on the"),
+        (PYXIS.replace("pyxis", "apptainer"), OneNode(), None),
+        ("", OneNode(), None),
+    ],
+    ids=["there", "missing", "unknown", "apptainer", "no container"],
+)
+def test_a_missing_pyxis_is_told_before_anything_is_submitted(tmp_path, container, cluster, told):
+    site = runner(tmp_path, f"launcher: slurm\ngpus_per_node: 8\ndevice: {{type: cpu}}\n{container}")
+    if told is None:
+        assert check_cluster(site, {2: "cp_size 2"}, cluster) == "cpu"
+        return
+    with pytest.raises(EnvironmentMissingError) as caught:
+        check_cluster(site, {2: "cp_size 2", 64: "cp_size 64"}, cluster)
+    first, second, *rest = str(caught.value).splitlines()
+    assert first.startswith("cp_size 64 needs 8 nodes")  # everything at once
+    assert second.startswith("runner site ")
+    assert told in second
+    assert rest[0] == "Instead:"
+    assert "--only" not in str(caught.value)  # fewer ranks need pyxis too
+    if not cluster.trouble:
+        assert "have it installed on the nodes" in second
+        assert "set slurm.container of the runner to apptainer or podman" in second
+
+
+NO_CONFIGURATION = """\
+sinfo: error: resolve_ctls_from_dns_srv: res_nsearch error: Unknown host
+sinfo: error: fetch_config: DNS SRV lookup failed
+sinfo: error: _establish_config_source: failed to fetch config
+sinfo: fatal: Could not establish a configuration source
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (NO_CONFIGURATION, "sinfo failed: Could not establish a configuration source"),
+        (
+            "slurm_load_partitions: Unable to\n  contact it\n",
+            "sinfo failed: slurm_load_partitions: Unable to; contact it",
+        ),
+        ("sinfo: error: again\nsinfo: error: again\n", "sinfo failed: again"),
+        ("", "sinfo failed: exit code 7"),
+    ],
+)
+def test_what_a_command_of_slurm_says_is_one_line(tmp_path, monkeypatch, said, told):
+    (tmp_path / "sinfo").write_text(f"#!/bin/sh\ncat >&2 <<'EOF'\n{said}EOF\nexit 7\n")
+    (tmp_path / "sinfo").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(SlurmError) as caught:
+        Cluster().nodes(None)
+    assert str(caught.value) == told
 
 
 def test_an_allocation_takes_what_the_profile_says(tmp_path):

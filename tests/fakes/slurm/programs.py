@@ -5,7 +5,7 @@ at once, as processes of this machine; srun starts its tasks here, whatever node
 called with is kept in calls.jsonl. FAKE_SLURM/behaviour.json may hold:
   sbatch: a message with which sbatch fails; mute: after taking the job, sbatch fails without saying its number
   limit: so many jobs may wait or run; forgotten: numbers of jobs that squeue, sacct and scontrol no longer know
-  unknown: options that srun does not know
+  unknown: options that srun does not know, and tells nothing of in its help; it has pyxis without that
   steps: how often asking for a job's steps fails
   accounting: false makes sacct fail; silent: a node answers no roll call; nodes, tasks: what a job is given, in the place of what it asks for
 """
@@ -227,10 +227,14 @@ def run_sinfo(argv: list[str]) -> int:
 
 def run_srun(argv: list[str]) -> int:
     asked, command = options(argv)
+    unknown = set(behaviour().get("unknown", ()))
+    if "help" in asked:
+        print("\n".join(f"      --{name}=..." for name in ("ntasks", "container-image") if name not in unknown))
+        return 0
     if command == ["true"] and behaviour().get("silent"):
         print("srun: error: Task launch failed on node n2: Communication connection failure", file=sys.stderr)
         return 1
-    for name in asked.keys() & set(behaviour().get("unknown", ())):
+    for name in asked.keys() & unknown:
         print(f"srun: unrecognized option '--{name}={asked[name]}'", file=sys.stderr)
         print('Try "srun --help" for more information', file=sys.stderr)
         return 255
