@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Sequence
 
@@ -13,13 +15,16 @@ from attnspec.launchers import Trial
 TRIAL_S = 20.0
 
 
-def launcher_answers() -> dict[str, Answer]:
-    """The answer about every launcher."""
-    return {name: launcher_answer(name) for name in plugins.names("launchers")}
+def launcher_answers(proven: str | None = None) -> dict[str, Answer]:
+    """The answer about every launcher. proven: one that has just done its work, so that nothing of it is untried."""
+    return {name: launcher_answer(name, proven=name == proven) for name in plugins.names("launchers")}
 
 
-def launcher_answer(name: str) -> Answer:
-    """Whether the programs that a launcher plug-in names in `PROGRAMS` are here, and its `TRIAL` succeeds."""
+def launcher_answer(name: str, *, proven: bool = False) -> Answer:
+    """Whether the programs that a launcher plug-in names in `PROGRAMS` are here, and its `TRIAL` succeeds.
+
+    What the trial does not show is told in the reason of a usable one.
+    """
     launcher = plugins.load("launchers", name)
     programs: Sequence[str] = getattr(launcher, "PROGRAMS", ())
     absent = [program for program in programs if shutil.which(program) is None]
@@ -29,27 +34,31 @@ def launcher_answer(name: str) -> Answer:
     if trial is not None and (wrong := _failure(trial)):
         return unusable(wrong, trial.fix)
     where = [str(shutil.which(program)) for program in programs]
-    return {"usable": True, "provider": where[0] if where else None, "version": None, "reason": None, "fix": None}
+    untried = None if proven or trial is None else trial.untried or None
+    return {"usable": True, "provider": where[0] if where else None, "version": None, "reason": untried, "fix": None}
 
 
 def _failure(trial: Trial) -> str:
     """Why a trial failed, in the program's own words; empty when it did not."""
-    command = " ".join(trial.argv[:2])
     try:
-        done = subprocess.run(
+        process = subprocess.Popen(
             trial.argv,
             stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            timeout=TRIAL_S,
-            check=False,
+            start_new_session=True,
         )
     except OSError as error:
-        return f"{command} cannot be started: {error.strerror}"
-    except subprocess.TimeoutExpired:
-        return f"{command} gave no answer in {TRIAL_S:g} s"
-    if done.returncode == 0:
+        return f"{trial.what} cannot be started: {error.strerror}"
+    with process:
+        try:
+            out, err = process.communicate(timeout=TRIAL_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            return f"{trial.what} gave no answer in {TRIAL_S:g} s"
+    if process.returncode == 0:
         return ""
-    words = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
-    return f"{command} fails: {words[-1] if words else f'exit code {done.returncode}'}"
+    words = [line.strip() for line in (err or out).splitlines() if line.strip()]
+    return f"{trial.what} fails: {words[-1] if words else f'exit code {process.returncode}'}"

@@ -82,7 +82,7 @@ def command(name: str, timeout: int, unpinned: bool, as_json: bool) -> int:
     for target, answer in answers.items():
         kind, _, plugin = target.partition(":")
         content[kind][plugin] = answer
-    content["launchers"] = launcher_answers()
+    content["launchers"] = launcher_answers(proven=runner.launcher if runner.image and seen.places else None)
     if as_json:
         object_: dict[str, Any] = {
             kind: {name: told(answer) for name, answer in answers.items()} for kind, answers in content.items()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from attnspec.errors import EnvironmentMissingError
-from attnspec.launchers._containers import Container, docker_argv, podman_argv
+from attnspec.launchers._containers import Container, docker_argv, podman_argv, starting_fix
 from attnspec.units import format_bytes
 
 PROGRAMS = ("podman", "docker")
@@ -80,7 +80,7 @@ class ImageStore:
         began_s = time.monotonic()
         done = self._run(["pull", "--quiet", *flags, reference], PULL_S, check=False)
         if done.returncode != 0:
-            raise EnvironmentMissingError(f"{self.program} cannot pull {reference}: {_last_words(done)}")
+            raise EnvironmentMissingError(f"{self.program} cannot pull {reference}: {self._last_words(done)}")
         found = self.find(reference)
         if found is None:
             raise EnvironmentMissingError(f"{self.program} pulled {reference} and does not find it")
@@ -100,7 +100,7 @@ class ImageStore:
             return dict(sorted(json.loads(done.stdout.splitlines()[-1]).items()))
         except (IndexError, ValueError):
             raise EnvironmentMissingError(
-                f"{python} in image {image_id} does not list its packages: {_last_words(done)}"
+                f"{python} in image {image_id} does not list its packages: {self._last_words(done)}"
             ) from None
 
     def push(self, reference: str, target: str, *, flags: Sequence[str] = ()) -> str:
@@ -140,20 +140,21 @@ class ImageStore:
         except subprocess.TimeoutExpired:
             raise EnvironmentMissingError(f"{self.program} {arguments[0]} gave no answer in {timeout_s:g} s") from None
         if check and done.returncode != 0:
-            raise EnvironmentMissingError(f"{self.program} {arguments[0]} failed: {_last_words(done)}")
+            raise EnvironmentMissingError(f"{self.program} {arguments[0]} failed: {self._last_words(done)}")
         return done
 
     def _check_alive(self, failed: subprocess.CompletedProcess[bytes]) -> None:
         """An image that is not here and a program that does not work both end with a failure; tell them apart."""
         alive = self._run(["image", "ls", "--quiet"], LOOK_S, check=False)
         if alive.returncode != 0:
-            raise EnvironmentMissingError(f"{self.program} does not work here: {_last_words(alive)}")
+            raise EnvironmentMissingError(f"{self.program} does not work here: {self._last_words(alive)}")
+
+    def _last_words(self, done: subprocess.CompletedProcess[bytes]) -> str:
+        """Why a command failed, and what to do where that is known."""
+        lines = [line for line in (done.stderr or done.stdout).decode(errors="replace").splitlines() if line.strip()]
+        words = " ".join(lines[-3:]) or f"exit code {done.returncode}"
+        return "; ".join(filter(None, (words, starting_fix(self.program, words))))
 
 
 def _prefixed(image_id: str) -> str:
     return image_id if image_id.startswith("sha256:") else f"sha256:{image_id}"
-
-
-def _last_words(done: subprocess.CompletedProcess[bytes]) -> str:
-    lines = [line for line in (done.stderr or done.stdout).decode(errors="replace").splitlines() if line.strip()]
-    return " ".join(lines[-3:]) or f"exit code {done.returncode}"

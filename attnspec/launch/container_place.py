@@ -12,7 +12,7 @@ from attnspec import plugins
 from attnspec.catalog import validate_params
 from attnspec.errors import EnvironmentMissingError, InputError
 from attnspec.images.folder import image_folders
-from attnspec.images.pinning import Choice, PinnedImage, choose, declared, pin
+from attnspec.images.pinning import Choice, ImageProblem, PinnedImage, choose, declared, pin
 from attnspec.images.store import ImageStore
 from attnspec.launch.found import PATIENCE_S, Found, ask
 from attnspec.launch.runner_profile import Runner
@@ -27,6 +27,7 @@ from attnspec.launchers._containers import (
     docker_argv,
     ending_argv,
     podman_argv,
+    starting_fix,
     sweeping_argv,
 )
 from attnspec.plan import Image
@@ -160,9 +161,17 @@ def check_driver(runner: Runner) -> None:
 
 
 def look_inside(runner: Runner, image: PinnedImage, python: str) -> Found:
-    """What an image's interpreter finds on this machine. Raises EnvironmentMissingError when it fails."""
+    """What an image's interpreter finds on this machine. Raises EnvironmentMissingError when it fails, with a fix."""
     container = Container(
         image=image.run_as, env=runner.env, gpus=uses_gpus(runner), network="none", mounts=mounted(runner)
     )
     added = apptainer_env(container) if runner.launcher == "apptainer" else {}
-    return ask([*_RENDERERS[runner.launcher](container), python], added, f"{python} in image {image.name}")
+    try:
+        return ask([*_RENDERERS[runner.launcher](container), python], added, f"{python} in image {image.name}")
+    except EnvironmentMissingError as error:
+        fix = starting_fix(runner.launcher, str(error))
+        if not fix:
+            raise
+        raise EnvironmentMissingError(
+            ImageProblem(name=image.name, why=f"cannot be started: {error}", fix=fix)
+        ) from None

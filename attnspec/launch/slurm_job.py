@@ -39,12 +39,15 @@ from attnspec.launch.slurm_order import (
 from attnspec.launch.srun_log import not_started, without_srun
 from attnspec.launch.supervised import Start, SupervisedJob
 from attnspec.launch.supervision import Ended, RecordOutcome, Said, Tell, Verdict
-from attnspec.launchers.slurm import meeting, not_started_fix, prepare_argv, roll_call_argv, step_command
+from attnspec.launchers._containers import starting_fix
+from attnspec.launchers.slurm import Step, meeting, not_started_fix, prepare_argv, roll_call_argv, step_command
 from attnspec.record.status import FAILED, Status
 from attnspec.support import Device
 from attnspec.wire import EXIT_JOURNAL, EXIT_MISSING, Event, dumps, loads
 
 EXIT_CODES = {"done": 0, "missing": EXIT_MISSING, "journal": EXIT_JOURNAL, "interrupted": 128 + signal.SIGTERM}
+CONTAINER_NOT_STARTED = (125, 126)
+"""Exit codes of podman itself, where nothing of the container ran."""
 FENCE_S = 5.0
 SETTLE_S = 3.0
 """Slurm signals ranks and batch script at one time; so long a worker's end waits for the signal that explains it."""
@@ -183,9 +186,10 @@ class AllocationSupervisor:
                 self._lost = self._roll_call()
             if self._lost:
                 self._job.stop()
-            if happened.returncode > 0 and (words := not_started(log_end(log))):
-                fix = not_started_fix(self._order.step, words)
-                happened = dataclasses.replace(happened, not_started=f"{words}\n{fix}")
+            if happened.returncode > 0:
+                happened = dataclasses.replace(
+                    happened, not_started=why_not_started(self._order.step, happened, log_end(log))
+                )
         hear(happened)
 
     def _roll_call(self) -> str:
@@ -260,6 +264,16 @@ class AllocationSupervisor:
         while not self._folder.claimed(self._start_number + 1):
             time.sleep(FENCE_S)
         self._stop(signal.SIGTERM, None)
+
+
+def why_not_started(step: Step, end: Ended, log: str) -> str:
+    """Why a worker ran nowhere and what to do, where srun or the program of its container says so; else empty. Pure."""
+    if words := not_started(log):
+        return f"{words}\n{not_started_fix(step, words)}"
+    if step.container is None or end.returncode not in CONTAINER_NOT_STARTED:
+        return ""
+    fix = starting_fix(step.container.program, end.last_lines)
+    return f"{end.last_lines}\n{fix}" if fix else ""
 
 
 def _free_port() -> int:

@@ -26,10 +26,15 @@ class Mounted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """A command that succeeds where a launcher's programs can do their work: their daemon answers. fix: if it fails."""
+    """A command that succeeds where a launcher's programs can do their work: their daemon answers, a container starts.
 
+    what: its name in a sentence. fix: what to do where it fails. untried: what its success does not show.
+    """
+
+    what: str
     argv: tuple[str, ...]
     fix: str
+    untried: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

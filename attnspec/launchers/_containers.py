@@ -20,6 +20,13 @@ from attnspec.params import param
 CODE = "/opt/attnspec"
 """Where a container finds the package attnspec."""
 APPTAINER_VARIABLE = "APPTAINERENV_"
+NO_CONTAINER = "no container was started to try it"
+PODMAN_FIX = (
+    "point CONTAINERS_CONF at a file with the settings that docs/containers.md has for machines where podman's "
+    "defaults fail (default_ulimits, runtime, cgroup_manager)"
+)
+_PODMAN_DEFAULTS = re.compile(r"rlimit|cgroup", re.IGNORECASE)
+"""What runc and crun name where the machine does not allow podman's defaults."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +147,17 @@ def run_label(run_dir: str) -> str:
 
 def _run_key(run_dir: str) -> str:
     return hashlib.sha256(run_dir.encode()).hexdigest()[:32]
+
+
+def starting_fix(program: str, words: str) -> str:
+    """What to do where a program started no container, as far as its words tell; empty where they do not. Pure.
+
+    >>> bool(starting_fix("podman", "Error: crun: setrlimit `RLIMIT_NOFILE`: Operation not permitted"))
+    True
+    >>> starting_fix("podman", "Error: no such image"), starting_fix("docker", "error setting rlimit type 7")
+    ('', '')
+    """
+    return PODMAN_FIX if program == "podman" and _PODMAN_DEFAULTS.search(words) else ""
 
 
 def ending_argv(program: str, name: str) -> list[str]:

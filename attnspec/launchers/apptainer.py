@@ -7,10 +7,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attnspec.launchers import WorkerCall
-from attnspec.launchers._containers import ContainerParams, apptainer_argv, apptainer_env, worker_container
+from attnspec.launchers import Trial, WorkerCall
+from attnspec.launchers._containers import (
+    NO_CONTAINER,
+    ContainerParams,
+    apptainer_argv,
+    apptainer_env,
+    worker_container,
+)
 
 PROGRAMS = ("apptainer",)
+TRIAL = Trial(
+    what="apptainer --version",
+    argv=("apptainer", "--version"),
+    fix="install apptainer anew",
+    untried=NO_CONTAINER,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

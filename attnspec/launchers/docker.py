@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from attnspec.launchers import Trial, WorkerCall
-from attnspec.launchers._containers import ContainerParams, docker_argv, ending_argv, worker_container
+from attnspec.launchers._containers import NO_CONTAINER, ContainerParams, docker_argv, ending_argv, worker_container
 
 PROGRAMS = ("docker",)
 TRIAL = Trial(
+    what="docker version",
     argv=("docker", "version", "--format={{.Server.Version}}"),
     fix="start its daemon (systemctl start docker), let this user speak to it (group docker), or set DOCKER_HOST",
+    untried=NO_CONTAINER,
 )
 
 

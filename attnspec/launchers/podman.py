@@ -5,13 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from attnspec.launchers import Trial, WorkerCall
-from attnspec.launchers._containers import ContainerParams, ending_argv, podman_argv, worker_container
+from attnspec.launchers._containers import (
+    PODMAN_FIX,
+    Container,
+    ContainerParams,
+    ending_argv,
+    podman_argv,
+    worker_container,
+)
 from attnspec.params import param
 
 PROGRAMS = ("podman",)
+_IN_AN_EMPTY_ROOT = """\
+root=$(mktemp -d) || exit 1
+trap 'rm -rf "$root"' EXIT
+"$@" --rootfs "$root" /run/podman-init --version
+"""
+"""A container needs no image: podman itself brings the init process that every worker's container has."""
 TRIAL = Trial(
-    argv=("podman", "info", "--format={{.Store.GraphRoot}}"),
-    fix="docs/containers.md has settings for machines where podman's defaults fail (CONTAINERS_CONF)",
+    what="podman run",
+    argv=("sh", "-c", _IN_AN_EMPTY_ROOT, "sh", *podman_argv(Container(image=""))[:-1]),
+    fix=PODMAN_FIX,
 )
 
 

@@ -29,6 +29,7 @@ SUBMITS = True
 """Jobs outlive the command that submits them: see attnspec.launch.slurm_run."""
 PROGRAMS = ("sbatch", "squeue", "scontrol", "scancel", "sinfo")
 TRIAL = Trial(
+    what="sinfo",
     argv=("sinfo", "--noheader", "--format=%P"),
     fix="SLURM_CONF names the cluster's configuration; whoever runs the cluster knows whether its slurmctld is up",
 )

@@ -35,6 +35,9 @@ if argv[0] == "pull":
     sys.exit()
 if argv[:2] == ["image", "ls"] or argv[0] in ("ps", "rm"):
     sys.exit()
+if Path(__file__).with_name("broken").exists():
+    print("Error: crun: setrlimit `RLIMIT_NOFILE`: Operation not permitted: OCI permission denied", file=sys.stderr)
+    sys.exit(126)
 image = next(index for index, one in enumerate(argv) if index and not one.startswith("-"))
 for one in argv[:image]:
     name, _, value = one.partition("=")
@@ -112,6 +115,23 @@ def test_an_image_is_pulled_by_digest_run_by_id_and_had_again_for_a_rerun(home, 
     capsys.readouterr()
     assert exit_code(["rerun", "run", "--out", "third"]) == 3
     assert f"image ID: {ID} -> sha256:{'b' * 64}" in capsys.readouterr().err
+
+
+def test_a_podman_that_may_not_set_limits_is_told_with_what_to_do(home, capsys):
+    (home.parent / "bin" / "here").write_text("a" * 64)
+    (home.parent / "bin" / "broken").touch()
+    fix = "point CONTAINERS_CONF at a file with the settings that docs/containers.md has for machines where podman's "
+    why = f"image {IMAGE} cannot be started: {sys.executable} in image {IMAGE} failed with exit code 126: Error: crun: setr"
+    assert exit_code(["run", "small.yaml", "--runner", "./podman.yaml", "--out", "run"]) == 3
+    said = capsys.readouterr().err
+    assert why in said
+    assert f"OCI permission denied; {fix}" in said
+    assert "Instead:\n  --runner local   runs on what is here" in said
+    assert exit_code(["doctor", "--runner", "./podman.yaml"]) == 3
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"no {why}" in said
+    assert f"OCI permission denied fix: {fix}" in said
+    assert "no podman podman run fails: Error: crun: setrlimit" in said
 
 
 def test_a_mount_that_is_not_there_is_refused(home, capsys):

@@ -304,6 +304,7 @@ def test_images_that_cannot_be_had_are_told_one_by_one_with_what_to_do(tmp_path,
         ("exec sleep 30", "docker version gave no answer in 0.5 s"),
         ("echo 28.2.2", None),
     ],
+    ids=["told", "silent", "hangs", "answers"],
 )
 def test_a_launcher_whose_daemon_does_not_answer_is_not_usable(tmp_path, monkeypatch, script, reason):
     (tmp_path / "docker").write_text(f"#!/bin/sh\n{script}\n")
@@ -312,9 +313,41 @@ def test_a_launcher_whose_daemon_does_not_answer_is_not_usable(tmp_path, monkeyp
     monkeypatch.setattr(_launchers, "TRIAL_S", 0.5 if "sleep" in script else 20)
     answer = _launchers.launcher_answer("docker")
     assert answer["usable"] == (reason is None)
-    if reason is not None:
+    if reason is None:
+        assert answer["reason"] == "no container was started to try it"
+        assert _launchers.launcher_answer("docker", proven=True)["reason"] is None
+    else:
         assert answer["reason"].startswith(reason)
         assert "systemctl start docker" in answer["fix"]
+
+
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [
+        ("exit 0", None),
+        (
+            "echo WARN >&2; echo 'Error: crun: setrlimit `RLIMIT_NOFILE`: Operation not permitted' >&2; exit 126",
+            "podman run fails: Error: crun: setrlimit `RLIMIT_NOFILE`: Operation not permitted",
+        ),
+    ],
+    ids=["starts", "rlimit"],
+)
+def test_podman_is_usable_where_it_starts_a_container_and_needs_no_image_for_that(tmp_path, monkeypatch, end, reason):
+    podman = tmp_path / "podman"
+    podman.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path}/argv\n{end}\n')
+    podman.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    answer = _launchers.launcher_answer("podman")
+    assert (answer["usable"], answer["reason"]) == (reason is None, reason)
+    argv = (tmp_path / "argv").read_text().splitlines()
+    assert argv[0] == "run"
+    assert {"--rm", "--init", "--pull=never", "--ipc=host"} <= set(argv)  # as a worker's container
+    *_, root, program, option = argv
+    assert argv[-4] == "--rootfs"
+    assert (program, option) == ("/run/podman-init", "--version")
+    assert not Path(root).exists()
+    if reason is not None:
+        assert answer["fix"].startswith("point CONTAINERS_CONF at a file with the settings that docs/containers.md has")
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from attnspec.launch.slurm_cluster import (
     parse_queue,
     parse_scontrol,
 )
+from attnspec.launch.slurm_job import why_not_started
 from attnspec.launch.slurm_judgement import FORGOTTEN_S, Next, judge
 from attnspec.launch.slurm_order import (
     JobVerdict,
@@ -29,6 +30,7 @@ from attnspec.launch.slurm_order import (
 from attnspec.launch.slurm_place import allocation_of, check_cluster, launcher_params, shortage
 from attnspec.launch.slurm_submissions import ENDED, standings
 from attnspec.launch.srun_log import first_failure, not_started, out_of_memory, without_srun
+from attnspec.launch.supervision import Ended
 from attnspec.launch.torchrun_log import RankFailure
 from attnspec.launchers.slurm import RankContainer, Step, lay_out, not_started_fix
 from attnspec.wire import Event
@@ -351,6 +353,29 @@ def test_a_missing_pyxis_is_told_before_anything_is_submitted(tmp_path, containe
     if not cluster.trouble:
         assert "have it installed on the nodes" in second
         assert "set slurm.container of the runner to apptainer or podman" in second
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "said", "told"),
+    [
+        (
+            "podman",
+            126,
+            "Error: crun: setrlimit `RLIMIT_NOFILE`: Operation not permitted",
+            "point CONTAINERS_CONF at a file",
+        ),
+        ("podman", 1, "Error: crun: setrlimit `RLIMIT_NOFILE`: Operation not permitted", ""),  # a worker that ran
+        ("podman", 126, "Error: crun: executable file `p` not found", ""),
+        ("apptainer", 126, "FATAL: setrlimit", ""),
+    ],
+)
+def test_a_rank_whose_container_does_not_start_is_told_with_what_to_do(program, code, said, told):
+    container = RankContainer(program=program, image="i", image_id=None, run_dir="/r", package="/c/attnspec")
+    step = Step(layout=lay_out(2, 1), python="p", code_path="/c", container=container)
+    log = f"{said}\nsrun: error: n1: task 0: Exited with exit code {code}\n"
+    why = why_not_started(step, Ended(returncode=code, last_lines=said), log)
+    assert why.startswith(f"{said}\n{told}" if told else "")
+    assert bool(why) == bool(told)
 
 
 NO_CONFIGURATION = """\
