@@ -14,7 +14,7 @@ import click
 from attnspec.cli._paths import PATH
 from attnspec.errors import EnvironmentMissingError
 from attnspec.launch.container_place import STORES, end_orphans
-from attnspec.launch.run_lock import Holder, RunLock, holder, is_held
+from attnspec.launch.run_lock import Holder, RunLock, holder, is_held, mark_cancelled
 from attnspec.launch.slurm_submissions import cancel_run, forbid_submissions
 from attnspec.report.run import open_run
 
@@ -39,6 +39,8 @@ def command(run: Path) -> int:
     here = works is not None and works.host == socket.gethostname()
     if works is not None and not here and not queued:
         raise EnvironmentMissingError(f"{run}: {works} works here; cancel it on that machine")
+    if works is not None:
+        mark_cancelled(run, works)
     cancelled = cancel_run(run) if queued else []
     if works is not None and here:
         if not _ends(run, works, signal.SIGTERM, _PATIENCE_S) and not _ends(

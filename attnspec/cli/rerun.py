@@ -142,8 +142,8 @@ def _next_folder(run: Path) -> Path:
 
 def _close(console: Console, base: Path, folder: RunFolder, result: RunResult) -> int:
     chosen = [row for row in result.cells.to_pylist() if row["case_id"] in result.chosen]
-    if result.signal is not None:
-        console.print(f"\nstopped by a signal; {status_line(chosen)}", highlight=False)
+    if result.stopped:
+        console.print(f"\n{result.stopped}; {status_line(chosen)}", highlight=False)
         return result.exit_code
     for line in reasons(chosen):
         console.print(line, highlight=False, markup=False, soft_wrap=True)

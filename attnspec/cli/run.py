@@ -129,8 +129,8 @@ def _close(console: Console, folder: RunFolder, result: RunResult) -> None:
     """Tables, page and the last words."""
     cells = result.cells.filter(pc.is_in(result.cells["case_id"], pa.array(result.chosen, pa.string())))
     chosen = cells.to_pylist()
-    if result.signal is not None:
-        show(["", f"stopped by a signal; {status_line(chosen)}; run the same again to go on"], console=console)
+    if result.stopped:
+        show(["", f"{result.stopped}; {status_line(chosen)}; run the same again to go on"], console=console)
         return
     for table in summary_tables(cells, width=console.width):
         console.print()

@@ -52,13 +52,24 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """What a run left. signal: the signal that stopped it, if any. chosen: the case_ids that it was about."""
+    """What a run left. signal: the signal that stopped it, if any. chosen: the case_ids that it was about.
+
+    cancelled: whether `attnspec cancel` stopped it, by a signal or by cancelling its jobs.
+    """
 
     cells: pa.Table
     timings: pa.Table
     chosen: frozenset[str]
     signal: int | None
     host_failed: bool
+    cancelled: bool = False
+
+    @property
+    def stopped(self) -> str:
+        """Why it ended before its cases did, in words; empty where nothing stopped it."""
+        if self.cancelled:
+            return "cancelled"
+        return "" if self.signal is None else "stopped by a signal"
 
     @property
     def exit_code(self) -> int:
@@ -81,7 +92,7 @@ def run_plan(plan: Plan, folder: RunFolder, place: Place, order: Order, watch: W
     EnvironmentMissingError when a worker cannot start.
     """
     folder.prepare()
-    with RunLock(folder.path), StopSignals() as signals:
+    with RunLock(folder.path) as lock, StopSignals() as signals:
         before = folder.read_provenance().get("runner", {}).get("name", place.runner.name)
         if order.fresh or not submits(place.runner) or before != place.runner.name:
             refuse_beside_slurm(folder.path)
@@ -129,6 +140,7 @@ def run_plan(plan: Plan, folder: RunFolder, place: Place, order: Order, watch: W
             chosen=frozenset(case.case_id for case in chosen),
             signal=signals.number,
             host_failed=host_failed,
+            cancelled=lock.cancelled,
         )
 
 

@@ -1,4 +1,7 @@
-"""The lock of a run folder: one run at a time, released by the kernel when its holder dies, whatever killed it."""
+"""The lock of a run folder: one run at a time, released by the kernel when its holder dies, whatever killed it.
+
+Who cancels a run names its holder in a file beside the lock first, so that the run can tell that from other signals.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ import json
 import os
 import socket
 import time
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -16,6 +20,7 @@ from typing import Self
 from attnspec.errors import LockedError, UnwritableError
 
 NAME = ".lock"
+CANCELLED = ".cancelled"
 _PATIENCE_S = 0.3
 
 
@@ -40,6 +45,12 @@ class RunLock:
     def __init__(self, folder: Path) -> None:
         self._path = folder / NAME
         self._handle: int | None = None
+        self._holder: Holder | None = None
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether somebody cancelled the run that entered here."""
+        return self._holder is not None and _read(self._path.with_name(CANCELLED)) == self._holder
 
     def __enter__(self) -> Self:
         try:
@@ -51,19 +62,18 @@ class RunLock:
         until = time.monotonic() + _PATIENCE_S  # `status` holds the lock for an instant
         while not _locked(handle, fcntl.LOCK_EX):
             if time.monotonic() > until:
-                holder = _read(handle)
                 os.close(handle)
+                holder = _read(self._path)
                 raise LockedError(
                     f"{self._path.parent}: {holder or 'another process'} works in this run folder; "
                     "wait for it, `attnspec cancel` it, or choose another folder with --out"
                 )
             time.sleep(0.02)
         self._handle = handle
-        holder = Holder(pid=os.getpid(), host=socket.gethostname(), started_ns=time.time_ns())
-        text = json.dumps({"pid": holder.pid, "host": holder.host, "started_ns": holder.started_ns})
+        self._holder = Holder(pid=os.getpid(), host=socket.gethostname(), started_ns=time.time_ns())
         os.ftruncate(handle, 0)
         try:
-            os.pwrite(handle, text.encode(), 0)
+            os.pwrite(handle, _text(self._holder), 0)
         except OSError:
             os.ftruncate(handle, 0)  # a full disk: locked all the same, only without a name
         return self
@@ -72,6 +82,9 @@ class RunLock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._handle is not None
+        if self.cancelled:
+            with suppress(OSError):  # it names this run and no other, so it may stay
+                self._path.with_name(CANCELLED).unlink()
         os.ftruncate(self._handle, 0)
         os.close(self._handle)
         self._handle = None
@@ -93,11 +106,13 @@ def holder(folder: Path) -> Holder | None:
     """The process that works in this run folder now; None when there is none or it left no name."""
     if not is_held(folder):
         return None
-    handle = os.open(folder / NAME, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return _read(handle)
-    finally:
-        os.close(handle)
+    return _read(folder / NAME)
+
+
+def mark_cancelled(folder: Path, works: Holder) -> None:
+    """Let the process that works in a run folder know, before it is stopped, that it is cancelled."""
+    with suppress(OSError):  # a full disk: it is stopped all the same, and does not know by whom
+        (folder / CANCELLED).write_bytes(_text(works))
 
 
 def _locked(handle: int, kind: int) -> bool:
@@ -115,8 +130,12 @@ def _locked(handle: int, kind: int) -> bool:
     return True
 
 
-def _read(handle: int) -> Holder | None:
+def _text(holder: Holder) -> bytes:
+    return json.dumps(asdict(holder)).encode()
+
+
+def _read(file: Path) -> Holder | None:
     try:
-        return Holder(**json.loads(os.pread(handle, 4096, 0)))
+        return Holder(**json.loads(file.read_bytes()))
     except (ValueError, TypeError, OSError):
         return None

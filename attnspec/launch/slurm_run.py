@@ -301,7 +301,9 @@ class SlurmRun:
         self._judged(followed, judgement.next.value)
         if judgement.next is Next.STOPPED:
             self.failed = True
-            self._tell(f"Slurm job {slurm_id} was {judgement.reason}; run the same again to go on")
+            ours = cancel_marker(self._launch.folder.path).exists()
+            how = "cancelled by `attnspec cancel`" if ours else judgement.reason
+            self._tell(f"Slurm job {slurm_id} was {how}; run the same again to go on")
             self._followed.remove(followed)
         elif not followed.left:
             self._followed.remove(followed)

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -16,6 +17,7 @@ from fake_run import LAUNCHER, LENGTHS, SMALL, SPEC, Host, wait_for, workers_of
 from attnspec import plugins
 from attnspec.cli.main import exit_code
 from attnspec.errors import InputError
+from attnspec.launch.run_lock import RunLock, holder, is_held, mark_cancelled
 from attnspec.report.run import open_run
 
 PROBE = (
@@ -197,6 +199,43 @@ def test_status_and_cancel_of_a_run_that_works(work: Host, capsys: pytest.Captur
     assert "last activity: " in out
     assert exit_code(["cancel", str(host.folder.path)]) == 0
     assert "nothing runs here" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("by_cancel", [True, False])
+@pytest.mark.usefixtures("no_page")
+def test_a_run_says_that_it_was_cancelled_where_it_was(
+    work: Host, capsys: pytest.CaptureFixture[str], by_cancel: bool
+) -> None:
+    work.behave(reference={"do": "hang"}, sdpa={"do": "hang"})
+    codes = []
+
+    def stop() -> None:
+        wait_for(lambda: is_held(work.folder.path) and workers_of(work.folder.path))
+        if by_cancel:
+            codes.append(exit_code(["cancel", str(work.folder.path)]))
+        else:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    stopping = threading.Thread(target=stop)
+    stopping.start()
+    assert run() == 128 + signal.SIGTERM
+    stopping.join()
+    out = capsys.readouterr().out
+    how = "cancelled" if by_cancel else "stopped by a signal"
+    assert f"\n{how}; 2 cases: 2 not measured yet; run the same again to go on" in out
+    assert codes == [0] * by_cancel
+    assert not (work.folder.path / ".cancelled").exists()
+
+
+def test_a_mark_of_another_run_cancels_nothing(tmp_path: Path) -> None:
+    with RunLock(tmp_path) as lock:
+        works = holder(tmp_path)
+        assert works is not None
+        mark_cancelled(tmp_path, works)
+        assert lock.cancelled
+    mark_cancelled(tmp_path, works)  # by somebody who was late
+    with RunLock(tmp_path) as lock:
+        assert not lock.cancelled
 
 
 @pytest.mark.slow

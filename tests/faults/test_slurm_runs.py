@@ -16,6 +16,7 @@ from attnspec.launch.found import UNSEEN
 from attnspec.launch.happenings import CaseEnded, Happening, Said
 from attnspec.launch.place import Place
 from attnspec.launch.run import Order, RunResult, run_plan
+from attnspec.launch.run_lock import holder, mark_cancelled
 from attnspec.launch.runner_profile import Runner, read_runner
 from attnspec.launch.slurm_cluster import Cluster
 from attnspec.launch.slurm_order import SubmissionFolder
@@ -229,6 +230,25 @@ def test_a_job_cancelled_in_slurm_is_not_submitted_again(host: SlurmHost) -> Non
     assert [one.state for one in standings(host.folder.path).values()] == ["cancelled in Slurm"]
     assert {row["status"] for row in host.rows()} == {"skipped"}
     assert workers_of(host.folder.path) == []
+
+
+def test_a_job_that_attnspec_cancel_ended_is_said_to_be_cancelled_by_it(host: SlurmHost) -> None:
+    """As when it is called on another machine, where it cannot signal the host: that sees its job end."""
+    host.env["FAKE_ROUND_S"] = "0.3"
+
+    def cancel(job: str) -> None:
+        works = holder(host.folder.path)
+        assert works is not None
+        assert forbid_submissions(host.folder.path)
+        mark_cancelled(host.folder.path, works)
+        assert cancel_run(host.folder.path) == [1]
+
+    host.when("runs on", cancel)
+    result = host.run()
+    assert (result.exit_code, result.signal, result.stopped) == (1, None, "cancelled")
+    assert "Slurm job 1 was cancelled by `attnspec cancel`; run the same again to go on" in host.told
+    assert host.run().stopped == ""
+    host.check_complete()
 
 
 def test_starting_anew_takes_up_nothing_that_is_over(host: SlurmHost) -> None:
