@@ -159,19 +159,13 @@ def declared(choice: Choice, *, scheme: str = "", unpinned: bool = False, by_id:
     scheme: what the program wants in front of a reference. by_id: whether an image that is in no registry may be called
     by its ID, for machines that hold it already. Raises InputError where no digest says which image it is.
     """
-    name, lock = choice.name, None if choice.folder is None else choice.folder.lock()
-    reference = name.text if lock is None else lock.pull_reference
-    if lock is not None and reference is None and by_id:
-        reference = lock.image_id
-    if lock is not None and reference is None:
-        raise EnvironmentMissingError(
-            ImageProblem(
-                name=name.text,
-                why=f"has no reference by digest to pull ({lock.unresolved_words() or 'it is in no registry'})",
-                fix=("" if lock.image_id else f"`attnspec image build {name}` builds it; ")
-                + f"push it to a registry that the machines reach: `attnspec image lock {name} --push REGISTRY/NAME`",
-            )
-        )
+    name, folder = choice.name, choice.folder
+    lock = None if folder is None or (unpinned and not folder.lock_file.is_file()) else folder.lock()
+    reference: str | None = name.text
+    if folder is not None:
+        reference = None if lock is None else lock.pull_reference or (lock.image_id if by_id else None)
+    if reference is None:
+        raise EnvironmentMissingError(_in_no_registry(name, lock, unpinned=unpinned))
     if not name.pinned and not unpinned:
         raise _by_tag(name)
     return PinnedImage(
@@ -183,6 +177,18 @@ def declared(choice: Choice, *, scheme: str = "", unpinned: bool = False, by_id:
         repository=name.repository if lock is None else lock.reference,
         pinned=name.pinned,
         packages={} if lock is None else lock.packages or {},
+    )
+
+
+def _in_no_registry(name: ImageName, lock: Lock | None, *, unpinned: bool) -> ImageProblem:
+    known = "it has no lock" if lock is None else lock.unresolved_words() or "it is in no registry"
+    built = "" if lock is not None and lock.image_id else f"`attnspec image build {name}` builds it; "
+    useless = "; --unpinned changes nothing here: the machines that run an image fetch it, and no registry has this one"
+    return ImageProblem(
+        name=name.text,
+        why=f"has no reference by digest to pull ({known})",
+        fix=f"{built}push it to a registry that the machines reach: `attnspec image lock {name} --push REGISTRY/NAME`"
+        + (useless if unpinned else ""),
     )
 
 

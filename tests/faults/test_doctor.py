@@ -225,6 +225,10 @@ def test_of_a_cluster_the_nodes_and_images_are_told(cluster):
     assert output.count("has no reference by digest") == 1
     assert output.count("so it has not been built") == 1
     assert "no   image hopper-te: the same" in output
+    assert "--unpinned" not in output
+    code, output = told(fits + "image: hopper\nslurm: {container: apptainer}\n", "--unpinned")
+    assert code == 3
+    assert "--unpinned changes nothing here: the machines that run an image fetch it" in output
 
 
 SMALL = """\

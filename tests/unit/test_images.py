@@ -292,6 +292,25 @@ def test_programs_that_fetch_themselves_get_a_reference_by_digest(folder):
         declared(choice(folder))
 
 
+@pytest.mark.parametrize("has_lock", [True, False])
+def test_why_unpinned_changes_nothing_for_programs_that_fetch_themselves_is_said(folder, has_lock):
+    folder.lock_file.unlink()
+    if has_lock:
+        locked(folder)
+    with pytest.raises(EnvironmentMissingError) as caught:
+        declared(choice(folder), unpinned=True)
+    said = str(caught.value)
+    known = "manifest_digest: in no registry" if has_lock else "it has no lock"
+    assert said.startswith(f"image cpu has no reference by digest to pull ({known}); ")
+    assert ("`attnspec image build cpu` builds it; " in said) != has_lock  # what has an ID was built
+    assert "`attnspec image lock cpu --push REGISTRY/NAME`; --unpinned changes nothing here: the machines that" in said
+    if has_lock:
+        assert declared(choice(folder), unpinned=True, by_id=True).run_as == ID  # podman on the nodes may hold it
+        with pytest.raises(EnvironmentMissingError) as caught:
+            declared(choice(folder))
+        assert "--unpinned" not in str(caught.value)
+
+
 def test_a_recorded_image_is_had_again_or_refused(podman):
     facts = {"image_id": ID, "digest": DIGEST, "repository": REPOSITORY, "python": "python3", "pinned": True}
     podman.hold(registry={f"{REPOSITORY}@{DIGEST}": image(ID)})
