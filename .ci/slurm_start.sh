@@ -26,9 +26,7 @@ wait_for() { # SECONDS COMMAND...
     done
 }
 
-for number in $(seq "$nodes"); do
-    grep -qE "^127\.0\.0\.1.*\bn$number\b" /etc/hosts || echo "127.0.0.1 n$number" >> /etc/hosts
-done
+"$(dirname "$0")/slurm_hosts.sh" /etc/hosts "$root" "$nodes"
 
 # munge refuses sockets and keys in folders that others may write to.
 chown munge: "$root/munge"

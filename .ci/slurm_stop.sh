@@ -12,3 +12,4 @@ end() { # PIDFILE: by number, never by name; and wait until it is gone
 for file in "$root"/slurmd.*.pid "$root/slurmctld.pid" "$root/slurmdbd.pid" "$root/database/pid" "$root/munge/pid"; do
     end "$file"
 done
+"$(dirname "$0")/slurm_hosts.sh" /etc/hosts "$root"
