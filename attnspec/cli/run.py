@@ -135,7 +135,7 @@ def _close(console: Console, folder: RunFolder, result: RunResult) -> None:
     for table in summary_tables(cells, width=console.width):
         console.print()
         console.print(table)
-    show(["", f"* fastest, ~ not told apart from it; {STATUS_WORDS}"], [(".+", "quiet")], console=console)
+    show(["", f"* highest, ~ not told apart from it; {STATUS_WORDS}"], [(".+", "quiet")], console=console)
     show(reasons(chosen), console=console)
     show(["", *winners(chosen), status_line(chosen)], [("^(fastest|[0-9]+ cases?:)", "head")], console=console)
     page = page_of([folder.path], folder.report)

@@ -1,9 +1,9 @@
 """What figures are drawn from: rows of runs, labelled once for all pictures, and the packs that they ran on.
 
 A row is a row of `cells.parquet` with these keys beside its columns: `label`, `run`, `device` (a case that never
-reached a device belongs to its run's only one), `look` (colour, hatch and marker of the label, the same in every
-picture), `density` (allowed share of all pairs), `efficiency` (share of the device's bf16 peak, per GPU; only 16-bit
-types, only devices with a known peak).
+reached a device belongs to its run's only one), `rank` (what a rank runs on, for units), `look` (colour, hatch and
+marker of the label, the same in every picture), `density` (allowed share of all pairs), `efficiency` (share of the
+device's bf16 peak, per rank; only 16-bit types, only devices with a known peak).
 """
 
 from __future__ import annotations
@@ -60,7 +60,10 @@ def cases_of(
         rows += [_finite(row) | {"run": plain(run), "device": plain(row["device"] or only)} for row in held]
     ran = {row["case_id"] for row in rows if row["status"] != "skipped"}
     rows = [row for row in rows if row["status"] != "skipped" or row["case_id"] not in ran]
-    named = [{**row, **_derived(row), "label": plain(label)} for label, row in labelled(rows)]
+    ranks = rank_words(rows)
+    named = [
+        {**row, **_derived(row), "label": plain(label), "rank": ranks[row["device"]]} for label, row in labelled(rows)
+    ]
     looks_of = {level: _looks(held) for (level,), held in by_picture(named, "level").items()}
     return Cases(
         measured=[{**row, "look": looks_of[row["level"]][row["label"]]} for row in named],
@@ -83,6 +86,32 @@ def _looks(rows: Iterable[Row]) -> dict[str, Look]:
 def peak_of(row: Row) -> KnownDevice | None:
     """The device whose bf16 peak a row may be held against; None for other types and unknown devices."""
     return known_device(row["device"]) if row["dtype"] in ("bfloat16", "float16") else None
+
+
+def rank_words(rows: Iterable[Row]) -> dict[str | None, str]:
+    """device -> what one rank on it is called in units and on axes.
+
+    A worker tells of device memory for every case on a GPU, and for none on the CPU.
+
+    >>> rank_words([{"device": "EPYC", "status": "ok", "peak_memory_bytes": None}])
+    {'EPYC': 'CPU rank'}
+    >>> rank_words([{"device": "GH9", "status": "ok", "peak_memory_bytes": 7}, {"device": "GH9", "status": "crashed"}])
+    {'GH9': 'GPU'}
+    """
+    held = list(rows)
+    gpus = {row["device"] for row in held if row.get("peak_memory_bytes") is not None or known_device(row["device"])}
+    cpus = {row["device"] for row in held if row["status"] == "ok"} - gpus
+    return {row["device"]: "CPU rank" if row["device"] in cpus else "GPU" for row in held}
+
+
+def rank_word(rows: Iterable[Row]) -> str:
+    """One word for the ranks of all rows, whatever device some of them never reached; `rank` where devices differ.
+
+    >>> rank_word([{"device": "NVIDIA H200", "status": "ok"}, {"device": None, "status": "unsupported"}])
+    'GPU'
+    """
+    words = {word for device, word in rank_words(rows).items() if device is not None}
+    return words.pop() if len(words) == 1 else "rank"
 
 
 def plain(text: str) -> str:

@@ -36,7 +36,8 @@ def _drawing(rows: Sequence[Row]) -> Drawing:
     first = rows[0]
     name, pass_ = mask_title(first["mask"], first["mask_params"]), PASS_TITLES[first["pass"]]
     title = f"Balance and exposed communication, {name}, {pass_}"
-    size = f"{format_count(first['seqlen_per_rank'])} tokens per GPU"
+    rank = first["rank"]
+    size = f"{format_count(first['seqlen_per_rank'])} tokens per {rank}"
 
     def draw() -> Figure:
         ranks = sorted({row["cp_size"] for row in rows})
@@ -55,7 +56,7 @@ def _drawing(rows: Sequence[Row]) -> Drawing:
             for row in rows
             if row["exposed_comm_ms"] is not None and row["time_ms_median"]
         ]
-        over = "GPUs that share a sequence (cp_size)"
+        over = f"{rank}s that share a sequence (cp_size)"
         fields = [
             Field(
                 marks=imbalance,
@@ -93,7 +94,7 @@ def _drawing(rows: Sequence[Row]) -> Drawing:
     return Drawing(
         stem=slug("balance", first["mask"], first["mask_params"], first["pass"], size, first["device"]),
         title=title,
-        caption=f"Load imbalance and exposed communication of each strategy over the number of GPUs, {name} mask, "
+        caption=f"Load imbalance and exposed communication of each strategy over the number of {rank}s, {name} mask, "
         f"{pass_} pass, {size}, on {first['device']}.",
         draw=draw,
     )

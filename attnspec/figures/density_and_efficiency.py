@@ -50,7 +50,7 @@ def _drawing(rows: Sequence[Row]) -> Drawing:
             marks=marks,
             title="",
             x_label="density: allowed share of all query-key pairs",
-            y_label="share of bf16 peak" if known else "TFLOP/s per GPU",
+            y_label="share of bf16 peak" if known else f"TFLOP/s per {first['rank']}",
             x_scale="log2",
             x_text=lambda x: f"{x * 100:.3g}%",
             y_text=(lambda y: f"{y * 100:.3g}%") if known else "{:g}".format,

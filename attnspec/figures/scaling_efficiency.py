@@ -42,7 +42,8 @@ def _scales(rows: Sequence[Row]) -> bool:
 
 def _drawing(rows: Sequence[Row], kind: str, size: str) -> Drawing:
     first = rows[0]
-    tokens = f"{format_count(first[size])} tokens {'per GPU' if kind == 'weak' else 'in all'}"
+    rank = first["rank"]
+    tokens = f"{format_count(first[size])} tokens {f'per {rank}' if kind == 'weak' else 'in all'}"
     title = f"{kind.capitalize()} scaling, {PASS_TITLES[first['pass']]}, {tokens}"
 
     def draw() -> Figure:
@@ -54,8 +55,8 @@ def _drawing(rows: Sequence[Row], kind: str, size: str) -> Drawing:
                     Field(
                         marks=marks,
                         title=mask_title(mask, mask_params),
-                        x_label="GPUs that share a sequence (cp_size)",
-                        y_label="of the fewest GPUs' rate",
+                        x_label=f"{rank}s that share a sequence (cp_size)",
+                        y_label=f"of the fewest {rank}s' rate",
                         x_scale="log2",
                         x_ticks=sorted({row["cp_size"] for row in held}),
                         y_text=lambda y: f"{y:.0%}",
@@ -65,15 +66,15 @@ def _drawing(rows: Sequence[Row], kind: str, size: str) -> Drawing:
                         joined=True,
                     )
                 )
-        notes = [f"{shape_text(first)}. TFLOP/s per GPU over the same strategy's on its fewest GPUs."]
+        notes = [f"{shape_text(first)}. TFLOP/s per {rank} over the same strategy's on its fewest {rank}s."]
         columns = 1 if len(fields) == 1 else 2
         return scatter(fields, title=title, badge=first["device"], notes=notes, height=1.7, columns=columns)
 
     return Drawing(
         stem=slug("scaling", kind, first["pass"], tokens, first["device"]),
         title=title,
-        caption=f"{kind.capitalize()} scaling of each strategy: throughput per GPU against that on the fewest GPUs, "
-        f"{PASS_TITLES[first['pass']]} pass, {tokens}, on {first['device']}.",
+        caption=f"{kind.capitalize()} scaling of each strategy: throughput per {rank} against that on the fewest "
+        f"{rank}s, {PASS_TITLES[first['pass']]} pass, {tokens}, on {first['device']}.",
         draw=draw,
     )
 

@@ -91,5 +91,5 @@ def _has_rate(row: Row) -> bool:
 def _name(row: Row) -> tuple[str, str]:
     size = format_count(row["seqlen"])
     return mask_title(row["mask"], row["mask_params"]), (
-        f"{row['cp_size']} GPUs, {size}" if row["level"] == "distributed" else size
+        f"{row['cp_size']} {row['rank']}s, {size}" if row["level"] == "distributed" else size
     )

@@ -51,28 +51,28 @@ def drawings(cases: Cases) -> list[Drawing]:
 def _drawing(rows: Sequence[Row], share: int | None, points: Mapping[Point, Row]) -> Drawing:
     """share: tokens per rank; None where these are the axis."""
     first = rows[0]
-    name, pass_ = mask_title(first["mask"], first["mask_params"]), PASS_TITLES[first["pass"]]
+    name, pass_, rank = mask_title(first["mask"], first["mask_params"]), PASS_TITLES[first["pass"]], first["rank"]
     title = picture_title(first)
-    size = f"{first['cp_size']} GPUs" if share is None else f"{format_count(share)} tokens per GPU"
+    size = f"{first['cp_size']} {rank}s" if share is None else f"{format_count(share)} tokens per {rank}"
     axis = "seqlen_per_rank" if share is None else "cp_size"
 
     def draw() -> Figure:
         return grouped_bars(
             bars(rows, axis, points),
             title=title,
-            x_label="tokens per GPU" if share is None else "GPUs that share a sequence (cp_size)",
-            y_label="TFLOP/s per GPU",
+            x_label=f"tokens per {rank}" if share is None else f"{rank}s that share a sequence (cp_size)",
+            y_label=f"TFLOP/s per {rank}",
             x_text=format_count,
             badge=badge_of(first),
             note=f"{size}, {shape_text(first)}. Time of an iteration: the slowest rank's; whiskers: 95% interval.",
             peak=peak_value(first),
         )
 
-    over = "tokens per GPU" if share is None else "the number of GPUs"
+    over = f"tokens per {rank}" if share is None else f"the number of {rank}s"
     return Drawing(
         stem=slug("distributed", first["mask"], first["mask_params"], first["pass"], size, first["device"]),
         title=title,
-        caption=f"Throughput per GPU of each context-parallel strategy over {over}, {name} mask, {pass_} pass, "
+        caption=f"Throughput per {rank} of each context-parallel strategy over {over}, {name} mask, {pass_} pass, "
         f"{size}, on {first['device']}.{page_words(first)}",
         draw=draw,
     )

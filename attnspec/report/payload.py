@@ -17,7 +17,7 @@ from attnspec.report.standings import doubts
 from attnspec.report.verdicts import Verdict
 
 _TEXTS = (
-    *("case_id", "result_key", "run", "level", "device", "label", "kernel", "strategy", "backend", "provider"),
+    *("case_id", "result_key", "run", "level", "device", "rank", "label", "kernel", "strategy", "backend", "provider"),
     *("provider_version", "mesh", "env", "status", "reason_code", "reason", "source", "image_digest"),
 )
 _NUMBERS = (

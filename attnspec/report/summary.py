@@ -11,6 +11,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from attnspec.drawing.cases import rank_word
 from attnspec.drawing.look import PASS_TITLES, STATUS_MARKS, Row, implementation, labelled, mask_title
 from attnspec.drawing.palette import ordered
 from attnspec.units import format_count
@@ -21,15 +22,17 @@ _Key = tuple[str, str, str, str]
 def summary_tables(cells: pa.Table, *, width: int = 160) -> Iterator[Group]:
     """One titled table per level, mask and pass; in parts below each other where it is wider than `width` characters.
 
-    The fastest of a column is starred, what cannot be told apart from it (the intervals meet) has a ~; marks stand for
+    The highest of a column is starred, what cannot be told apart from it (the intervals meet) has a ~; marks stand for
     other statuses.
     """
     groups: dict[_Key, list[Row]] = {}
-    for row in cells.to_pylist():
+    held = cells.to_pylist()
+    rank = rank_word(held)
+    for row in held:
         groups.setdefault((row["level"], row["mask"], row["mask_params"], row["pass"]), []).append(row)
     for (level, mask, mask_params, pass_), rows in groups.items():
         by_rank = level == "distributed"
-        unit = "TFLOP/s per GPU, over cp_size" if by_rank else "TFLOP/s, over seqlen"
+        unit = f"TFLOP/s per {rank}, over cp_size" if by_rank else "TFLOP/s, over seqlen"
         title = f"{mask_title(mask, mask_params)}, {PASS_TITLES[pass_]} ({unit})"
         over, metric = ("cp_size", "tflops_per_gpu") if by_rank else ("seqlen", "tflops")
         yield Group(Text(title, style="bold"), *_tables(rows, over, metric, width))
@@ -109,23 +112,40 @@ def _meets(row: Row, best: Row) -> bool:
 def winners(rows: Iterable[Row]) -> list[str]:
     """Who is fastest how often, on one line; nothing where no two implementations measured the same.
 
+    Where the intervals of several meet, nobody can tell which of them is, so all are named.
+
     >>> one = {"level": "kernel", "mask": "full", "mask_params": "{}", "seqlen": 64, "cp_size": 1}
     >>> one |= {"seqlen_per_rank": 64, "pass": "fwd", "status": "ok", "strategy": None, "backend": None}
-    >>> winners([{**one, "kernel": "fa3", "tflops": 2.0}, {**one, "kernel": "sdpa", "tflops": 1.0}])
+    >>> fa3 = {**one, "kernel": "fa3", "tflops": 2.0, "tflops_ci_low": 1.9, "tflops_ci_high": 2.1}
+    >>> winners([fa3, {**fa3, "kernel": "sdpa", "tflops": 1.0, "tflops_ci_high": 1.1}])
     ['fastest, of 1 comparison: fa3 1']
+    >>> winners([fa3, {**fa3, "kernel": "sdpa", "tflops": 1.8, "tflops_ci_high": 1.9}])
+    ['fastest, of 1 comparison: fa3 or sdpa 1']
     """
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         if row["status"] == "ok" and row["tflops"] is not None:
             groups.setdefault(tuple(row[name] for name in _COMPARABLE), []).append(row)
     contests = [held for held in groups.values() if len({implementation(row) for row in held}) > 1]
-    counts = Counter(implementation(max(held, key=lambda row: float(row["tflops"]))) for held in contests)
+    counts = Counter(map(_foremost, contests))
     if not counts:
         return []
-    told = ", ".join(f"{who} {count}" for who, count in counts.most_common())
+    alone = [(" or ".join(names), count) for names, count in counts.most_common() if len(names) == 1]
+    tied = [(" or ".join(sorted(names)), count) for names, count in counts.most_common() if len(names) > 1]
+    if left := sum(count for _, count in tied[_MOST_TIES:]):
+        tied = [*tied[:_MOST_TIES], ("others that are not told apart", left)]
+    told = ", ".join(f"{who} {count}" for who, count in (*alone, *tied))
     return [f"fastest, of {len(contests)} comparison{'' if len(contests) == 1 else 's'}: {told}"]
 
 
+def _foremost(rows: Sequence[Row]) -> frozenset[str]:
+    """The implementation with the highest throughput, and those that cannot be told apart from it."""
+    best = max(rows, key=lambda row: float(row["tflops"]))
+    return frozenset(implementation(row) for row in rows if row is best or _meets(row, best))
+
+
+_MOST_TIES = 4
+"""Sets of implementations that are named; a noisy machine may have as many as comparisons."""
 _COMPARABLE = ("level", "mask", "mask_params", "seqlen", "cp_size", "seqlen_per_rank", "pass")
 
 

@@ -100,7 +100,7 @@ def ahead(low: float, high: float) -> str:
 
 def _size(row: Row) -> str:
     size = format_count(row["seqlen"])
-    return f"{row['cp_size']} GPUs ({size})" if row["level"] == "distributed" else size
+    return f"{row['cp_size']} {row['rank']}s ({size})" if row["level"] == "distributed" else size
 
 
 def _sizes(places: Sequence[Standing], of_all: int) -> str:

@@ -133,7 +133,7 @@ def test_density_is_the_allowed_share_of_all_pairs():
     (unknown,) = density_and_efficiency.drawings(
         cases(*(cell(density=share, device="CPU", case_id=str(share)) for share in (0.1, 0.2, 0.3)))
     )
-    assert unknown.draw().axes[0].get_ylabel() == "TFLOP/s per GPU"
+    assert unknown.draw().axes[0].get_ylabel() == "TFLOP/s per CPU rank"
 
 
 def test_rectangles_have_their_own_density():

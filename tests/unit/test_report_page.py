@@ -100,6 +100,7 @@ def test_script_json_survives_any_text():
 def test_the_payload_holds_every_case_and_number():
     held = cases(cell("fa2", 1024, 123.4567), cell("fa3", 2048, status="oom"), cell("sdpa", status="skipped"))
     made = payload(held.measured, verdicts(held.measured), [], thinned([None] * 3))
+    assert made["columns"]["rank"]["texts"] == ["GPU"]
     assert made["rows"] == 3 and made["groups"] == [{"rows": [0, 1, 2], "peak": 989.4}]
     assert made["columns"]["tflops"]["values"] == [123.4567, None, None]
     statuses = made["columns"]["status"]

@@ -29,6 +29,15 @@ def test_one_winner_everywhere():
     assert verdicts(cases(*rows).measured)[0].winners == ("fa3",)
 
 
+def test_ranks_of_a_cpu_are_no_gpus():
+    rows = [
+        cell("sdpa", 1024, tflops, strategy=name, cp_size=2, device="EPYC")
+        for name, tflops in (("usp", 3.0), ("ulysses", 2.0))
+    ]
+    (said,) = verdicts(cases(*rows).measured)
+    assert "at 2 CPU ranks (1K)" in said.text
+
+
 def test_different_winners_by_size():
     rows = [*at(1024, fa2=120, fa3=100), *at(2048, fa3=250, fa2=100), *at(4096, fa3=350, sdpa=100)]
     assert said(*rows) == (

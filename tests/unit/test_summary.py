@@ -14,7 +14,7 @@ from attnspec.cli._progress import watching
 from attnspec.launch.happenings import CaseEnded, JobBegan, Said, TurnBegan
 from attnspec.plan import compile_plan
 from attnspec.record.schema import Cell, to_table
-from attnspec.report.summary import reasons, summary_tables
+from attnspec.report.summary import reasons, summary_tables, winners
 from attnspec.spec import load_spec
 from attnspec.support import Device
 
@@ -67,6 +67,7 @@ def test_distributed_cases_are_shown_over_cp_size() -> None:
                 cp_size=size,
                 strategy="ulysses",
                 seqlen_per_rank=1024,
+                device="NVIDIA H200",
             )
             for size in (2, 4)
         ],
@@ -74,6 +75,48 @@ def test_distributed_cases_are_shown_over_cp_size() -> None:
     lines = shown(cells)
     assert lines[0] == "causal, forward (TFLOP/s per GPU, over cp_size)"
     assert any("ulysses (fa3), 1K/rank" in line and "200*" in line and "400*" in line for line in lines)
+
+
+def on(device: str, rank_memory: int | None) -> list[Cell]:
+    """One strategy on two ranks, and a case that never reached a device."""
+    base = cell("sdpa", 2048, 1.5, level="distributed", cp_size=2, strategy="ulysses", seqlen_per_rank=1024)
+    lost = replace(base, case_id="lost", status="crashed", tflops=None, tflops_per_gpu=None, strategy="usp")
+    return [replace(base, device=device, peak_memory_bytes=rank_memory), lost]
+
+
+@pytest.mark.parametrize(
+    ("cells", "unit"),
+    [
+        (on("AMD EPYC 9654", None), "CPU rank"),
+        (on("A GPU of tomorrow", 7), "GPU"),
+        ([*on("AMD EPYC 9654", None), *on("A GPU of tomorrow", 7)], "rank"),
+    ],
+    ids=["cpu", "gpu", "both"],
+)
+def test_throughput_is_per_what_a_rank_runs_on(cells: list[Cell], unit: str) -> None:
+    assert shown(to_table(Cell, cells))[0] == f"causal, forward (TFLOP/s per {unit}, over cp_size)"
+
+
+def rated(kernel: str, seqlen: int, low: float, high: float) -> dict:
+    one = replace(cell(kernel, seqlen, (low + high) / 2), tflops_ci_low=low, tflops_ci_high=high)
+    return to_table(Cell, [one]).to_pylist()[0]
+
+
+def test_nobody_is_called_fastest_where_it_cannot_be_told() -> None:
+    clear = [rated("fa3", 1024, 9, 10), rated("sdpa", 1024, 5, 6)]
+    tied = [row for seqlen in (2048, 4096) for row in (rated("sdpa", seqlen, 7, 9.5), rated("fa3", seqlen, 9, 10))]
+    assert winners([*clear, *tied]) == ["fastest, of 3 comparisons: fa3 1, fa3 or sdpa 2"]
+    assert winners(tied) == ["fastest, of 2 comparisons: fa3 or sdpa 2"]
+    assert "not told apart" not in winners(tied)[0]
+
+
+def test_a_noisy_machine_makes_no_endless_line() -> None:
+    rows = [
+        rated(kernel, 1024 * number, 9, 10) for number in range(1, 10) for kernel in ("sdpa", f"k{number}", "reference")
+    ]
+    (line,) = winners(rows)
+    assert line.endswith(" or sdpa 1, others that are not told apart 5")
+    assert line.count(" or reference or sdpa 1") == 4
 
 
 def test_reasons_are_told_once_each() -> None:

@@ -15,6 +15,7 @@ from attnspec.figures.throughput_by_cp_size import drawings
 
 def row(strategy, cp_size, status="ok", tflops=800.0, per_rank=8192, **changes):
     given = {"mask": "varlen_full", "device": "H100", "num_packs": 20, "mesh": f'{{"ring_degree":{cp_size}}}'}
+    given |= {"peak_memory_bytes": 2**30} if status == "ok" else {}
     return cell("fa3", cp_size * per_rank, tflops, status, strategy=strategy, cp_size=cp_size, **(given | changes))
 
 
@@ -62,6 +63,14 @@ def test_one_number_of_ranks_is_drawn_over_tokens_per_rank():
     axes = one.draw().axes[0]
     assert [label.get_text() for label in axes.get_xticklabels()] == ["8K", "16K", "32K"]
     assert "2 GPUs" in one.caption
+    (other,) = drawings(
+        cases(*(row("ulysses", 2, per_rank=share, device="EPYC", peak_memory_bytes=None) for share in (8192, 16384)))
+    )
+    assert (other.draw().axes[0].get_ylabel(), other.draw().axes[0].get_xlabel()) == (
+        "TFLOP/s per CPU rank",
+        "tokens per CPU rank",
+    )
+    assert "GPU" not in other.caption
 
 
 def test_kernel_cases_are_not_drawn():

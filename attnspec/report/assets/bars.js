@@ -19,8 +19,8 @@ function barOption(rows, peak) {
     const data = held.map((row) => ({ value: [place.get(sizeKey(row)), tall(row)], row }));
     return { type: "custom", name: label, data, clip: true, z: 3, animation: false, renderItem: barItem(held, label, index, labels.length, top, place), encode: { x: 0, y: 1 } };
   });
-  const names = sizes.map(([, row]) => (value("level", row) === "distributed" ? `${value("cp_size", row)} GPUs\n${count(value("seqlen", row))}` : count(value("seqlen", row))));
-  const axes = [{ type: "value", min: 0, max: top, interval: step, name: "TFLOP/s per GPU", nameGap: 10, ...merged({ nameTextStyle: { align: "left" } }) }];
+  const names = sizes.map(([, row]) => (value("level", row) === "distributed" ? `${value("cp_size", row)} ${RANK}s\n${count(value("seqlen", row))}` : count(value("seqlen", row))));
+  const axes = [{ type: "value", min: 0, max: top, interval: step, name: `TFLOP/s per ${RANK}`, nameGap: 10, ...merged({ nameTextStyle: { align: "left" } }) }];
   if (peak && tallest > 0) axes.push({ type: "value", min: 0, max: (top / peak) * 100, name: "% of bf16 peak", nameGap: 10, ...merged({ nameTextStyle: { align: "right" }, splitLine: { show: false }, axisLabel: { color: style("--quiet"), formatter: (one) => String(Math.round(one)), showMaxLabel: false } }) });
   return {
     animation: false, grid: { left: 8, right: 8, top: 34, bottom: 8, containLabel: true }, tooltip: { ...tooltipBox(), formatter: (event) => caseTip(event.data.row) },

@@ -9,6 +9,8 @@ function value(name, row) {
   const place = column.places[row];
   return place < 0 ? null : column.texts[place];
 }
+// What a rank runs on, for units: a GPU or a CPU rank; a rank where the page holds both.
+const RANK = columns.rank.texts.length === 1 ? columns.rank.texts[0] : "rank";
 const isOk = (row) => value("status", row) === "ok";
 const allRows = Array.from({ length: numRows }, (_, row) => row);
 
@@ -37,7 +39,7 @@ const STATUS_WORDS = { ok: "ok", unsupported: "unsupported", oom: "out of memory
 // Sizes: what a bar chart's groups stand over.
 const sizeKey = (row) => value("cp_size", row) * 2 ** 40 + value("seqlen", row);
 function sizeText(row) {
-  return value("level", row) === "distributed" ? `${value("cp_size", row)} GPUs, ${count(value("seqlen", row))}` : count(value("seqlen", row));
+  return value("level", row) === "distributed" ? `${value("cp_size", row)} ${RANK}s, ${count(value("seqlen", row))}` : count(value("seqlen", row));
 }
 
 function decode(text, kind) {

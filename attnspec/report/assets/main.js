@@ -27,7 +27,7 @@ function showNumbers(card, rows) { // the chart as a table, for readers who do n
   const labels = inOrder(new Set(rows.map((row) => value("label", row))));
   const entry = (row) => (row === undefined ? "" : isOk(row) ? digits(value("tflops_per_gpu", row)) : STATUS_WORDS[value("status", row)]);
   const lines = labels.map((label) => element("tr", {}, element("th", { scope: "row" }, label), ...sizes.map(([key]) => element("td", { class: "n" }, entry(rows.find((row) => value("label", row) === label && sizeKey(row) === key))))));
-  const head = element("tr", {}, element("th", { scope: "col" }, "TFLOP/s per GPU"), ...sizes.map(([, text]) => element("th", { scope: "col", class: "n" }, text)));
+  const head = element("tr", {}, element("th", { scope: "col" }, `TFLOP/s per ${RANK}`), ...sizes.map(([, text]) => element("th", { scope: "col", class: "n" }, text)));
   card.append(element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "The chart's numbers" }, element("table", {}, element("thead", {}, head), element("tbody", {}, ...lines))));
 }
 listeners.push(() => showMatrix(filtered()), showCards, () => showSpreads(filtered()), () => { firstRow = 0; showTable(); });

@@ -64,7 +64,7 @@ function matrixRow(rows, labels) {
       cell.style.background = heat(share);
       cell.style.color = share < 0.62 ? "#ffffff" : "#10131a";
       if (share === 1) cell.className = "best";
-      cell.title = `${digits(value("tflops_per_gpu", row))} TFLOP/s per GPU`;
+      cell.title = `${digits(value("tflops_per_gpu", row))} TFLOP/s per ${RANK}`;
     } else {
       cell.textContent = MARKS[value("status", row)] || "?";
       cell.title = `${STATUS_WORDS[value("status", row)] || ""}: ${(value("reason", row) || "").split("\n")[0].slice(0, 200)}`;

@@ -12,23 +12,23 @@ const SPREAD_KINDS = [
   },
   {
     title: "Load imbalance", note: "Largest over mean area of the ranks; 1 is balanced.", level: "distributed", joined: true, dodged: true,
-    x: { name: "GPUs that share a sequence", scale: "log", base: 2, text: String }, y: { name: "imbalance", text: (one) => digits(one), from: 1, to: (ends) => Math.max(1.2, ends.max) },
+    x: { name: `${RANK}s that share a sequence`, scale: "log", base: 2, text: String }, y: { name: "imbalance", text: (one) => digits(one), from: 1, to: (ends) => Math.max(1.2, ends.max) },
     point: (row) => [value("cp_size", row), value("load_imbalance", row)],
   },
   {
     title: "Exposed communication", note: "Share of an iteration that compute does not hide.", level: "distributed", joined: true, dodged: true,
-    x: { name: "GPUs that share a sequence", scale: "log", base: 2, text: String }, y: { name: "share of the time", text: (one) => percent(one) },
+    x: { name: `${RANK}s that share a sequence`, scale: "log", base: 2, text: String }, y: { name: "share of the time", text: (one) => percent(one) },
     point: (row) => [value("cp_size", row), value("exposed_comm_ms", row) === null ? null : Math.max(value("exposed_comm_ms", row), 0) / value("time_ms_median", row)],
   },
   {
-    title: "Weak scaling", note: "TFLOP/s per GPU as a share of the same strategy's on its fewest GPUs, tokens per GPU unchanged.", level: "distributed", joined: true,
-    x: { name: "GPUs that share a sequence", scale: "log", base: 2, text: String }, y: { name: "of the fewest GPUs' rate", text: (one) => percent(one), from: 0 },
+    title: "Weak scaling", note: `TFLOP/s per ${RANK} as a share of the same strategy's on its fewest ${RANK}s, tokens per ${RANK} unchanged.`, level: "distributed", joined: true,
+    x: { name: `${RANK}s that share a sequence`, scale: "log", base: 2, text: String }, y: { name: `of the fewest ${RANK}s' rate`, text: (one) => percent(one), from: 0 },
     point: (row, least) => [value("cp_size", row), value("tflops_per_gpu", row) / least],
   },
 ];
 // Kernels and strategies have looks of their own, so they never share a chart.
 const SPREADS = SPREAD_KINDS.flatMap((kind) => (kind.level ? [kind] : ["kernel", "distributed"].map((level) => ({ ...kind, level, title: columns.level.texts.length > 1 ? `${kind.title}, ${LEVEL_WORDS[level]}` : kind.title }))));
-function scalingBase(rows) { // throughput per GPU on the fewest GPUs, by what must be the same
+function scalingBase(rows) { // throughput per rank on the fewest ranks, by what must be the same
   const least = new Map();
   for (const row of rows) {
     const key = scalingKey(row), held = least.get(key);

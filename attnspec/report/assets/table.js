@@ -11,7 +11,7 @@ const numberColumn = (name, title, show = (number) => digits(number)) => ({ titl
 const COLUMNS = {
   label: plainColumn("label", "implementation"), mask: plainColumn("mask", "mask"), pass: plainColumn("pass", "pass"),
   size: { title: "size", number: true, get: sizeKey, show: (_, row) => sizeText(row) }, status: plainColumn("status", "status", (text) => STATUS_WORDS[text] || text),
-  tflops_per_gpu: numberColumn("tflops_per_gpu", "TFLOP/s per GPU"), efficiency: numberColumn("efficiency", "of bf16 peak", (share) => percent(share, 1)),
+  tflops_per_gpu: numberColumn("tflops_per_gpu", `TFLOP/s per ${RANK}`), efficiency: numberColumn("efficiency", "of bf16 peak", (share) => percent(share, 1)),
   interval: { title: "95% interval", number: true, get: (row) => value("tflops_ci_low", row), show: (low, row) => (low === null ? "" : `${digits(low / value("cp_size", row))} to ${digits(value("tflops_ci_high", row) / value("cp_size", row))}`) },
   width: { title: "interval's width", number: true, get: (row) => (value("time_ms_ci_high", row) === null ? null : (value("time_ms_ci_high", row) - value("time_ms_ci_low", row)) / value("time_ms_median", row)), show: (share) => percent(share, 1) },
   verified: { title: "error / bound", number: true, get: (row) => (value("verified_error", row) === null ? null : value("verified_error", row) / value("verified_bound", row)), show: (_, row) => (value("verified_error", row) === null ? "" : `${digits(value("verified_error", row), 3)} / ${digits(value("verified_bound", row), 3)}`) },

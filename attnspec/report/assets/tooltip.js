@@ -4,7 +4,7 @@ function caseTip(row) {
   const line = (name, text) => text && tip.append(element("div", {}, element("span", {}, name), element("span", {}, text)));
   tip.append(element("b", {}, value("label", row)), element("small", {}, `${value("mask", row)}, ${value("pass", row)}, ${sizeText(row)}`));
   if (isOk(row)) {
-    line("TFLOP/s per GPU", digits(value("tflops_per_gpu", row)));
+    line(`TFLOP/s per ${RANK}`, digits(value("tflops_per_gpu", row)));
     const low = value("tflops_ci_low", row), high = value("tflops_ci_high", row), ranks = value("cp_size", row);
     if (low !== null) line("95% interval", `${digits(low / ranks)} to ${digits(high / ranks)}`);
     line("of bf16 peak", percent(value("efficiency", row), 1));
