@@ -28,7 +28,11 @@ MOST_SHARE = 0.02
 
 
 class Anchor:
-    """Notes the anchor's first pack when it is measured in its place, between workloads, and at the end."""
+    """Notes the anchor's first pack when it is measured in its place, between workloads, and at the end.
+
+    Where an earlier attempt measured it in its place, this one measures it again before anything else, so that the
+    drift between attempts shows too; where nothing else is left to measure, not at all.
+    """
 
     def __init__(self, request: JobRequest, reporter: Reporter, agreement: Agreement) -> None:
         self._request, self._reporter, self._agreement = request, reporter, agreement
@@ -36,6 +40,7 @@ class Anchor:
         self._began_s = time.perf_counter()
         self._cost_s = self._spent_s = 0.0
         self._again: list[list[list[float]]] = []
+        self._others = False
 
     def measured(self, case: CaseState, pack: int, samples_ns: Sequence[Sequence[float]]) -> None:
         """A case was measured on a pack; if it is the anchor on its first one, note it."""
@@ -43,9 +48,17 @@ class Anchor:
             self._case = case
             self._note(case, "start", [one for held in samples_ns for one in held])
 
+    def resumed(self, case: CaseState) -> None:
+        """A case has an ok record of an earlier attempt; if it is the anchor, it bears witness all the same."""
+        if case.case_id == self._request.anchor:
+            self._case = case
+
     def between(self, environment: Environment, clock: Clock) -> None:
-        """Measure it again where that is cheap beside the rest, as far as the last time tells, or its own set-up."""
-        case = self._case
+        """Before cases are measured: once more, where that is cheap beside the rest.
+
+        As far as the last time tells, or its own set-up; of one that was resumed neither is known the first time.
+        """
+        case, self._others = self._case, True
         if case is None:
             return
         cost_s = self._cost_s or case.setup_s
@@ -55,9 +68,9 @@ class Anchor:
             self._measure(environment, clock)
 
     def again(self, environment: Environment, clock: Clock) -> None:
-        """Measure it at the end."""
+        """Measure it at the end, where anything was measured."""
         case = self._case
-        if case is not None and self._measure(environment, clock):
+        if case is not None and self._others and self._measure(environment, clock):
             self._note(case, "end", [one for held in self._again[-1] for one in held])
 
     def _measure(self, environment: Environment, clock: Clock) -> bool:

@@ -39,8 +39,7 @@ def _run_cases(
     anchor = Anchor(request, reporter, agreement)
 
     def run(workload: WorkloadRequest, cases: list[CaseState]) -> None:
-        anchor.between(environment, clock)
-        WorkloadRun(request, workload, environment, clock, reporter, anchor.measured, agreement).run(cases)
+        WorkloadRun(request, workload, environment, clock, reporter, anchor, agreement).run(cases)
 
     solo: list[CaseState] = []
     for workload in request.workloads:

@@ -7,7 +7,7 @@ that its outcome. Any other failure ends its own cases and leaves the rest in th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attnspec.errors import AttnspecError
@@ -23,6 +23,7 @@ from attnspec.record.status import Status
 from attnspec.sharding.sharding import Sharding, comm_bytes
 from attnspec.stats import median
 from attnspec.wire import Implementation, JobRequest, WorkloadRequest
+from attnspec.worker.anchor import Anchor
 from attnspec.worker.bench import Bench, Benches, open_benches
 from attnspec.worker.environment import Environment
 from attnspec.worker.failures import failure_of
@@ -54,10 +55,6 @@ class Unit:
         return [case for case in self.cases if not case.ended]
 
 
-Measured = Callable[[CaseState, int, Sequence[Sequence[float]]], None]
-"""Told after each pack: the case, the pack, elapsed ns by round."""
-
-
 class WorkloadRun:
     """Those cases of one workload that run together."""
 
@@ -68,11 +65,11 @@ class WorkloadRun:
         environment: Environment,
         clock: Clock,
         reporter: Reporter,
-        on_measured: Measured,
+        anchor: Anchor,
         agreement: Agreement,
     ) -> None:
         self.request, self.workload, self.environment = request, workload, environment
-        self.clock, self.reporter, self.on_measured = clock, reporter, on_measured
+        self.clock, self.reporter, self.anchor = clock, reporter, anchor
         self.agreement = agreement
         self._aside: list[Unit] = []
 
@@ -82,6 +79,8 @@ class WorkloadRun:
         units = self._units(cases)
         if not units:
             return
+        self.anchor.between(self.environment, self.clock)
+        self.reporter.spent.on("setup")
         try:
             benches = self.agreement.together(self._open, units)
         except Exception as error:  # noqa: BLE001  (without packs or tensors every case has this outcome)
@@ -114,6 +113,7 @@ class WorkloadRun:
                 continue
             if case.result_key in self.request.done:
                 self.reporter.resumed(case)
+                self.anchor.resumed(case)
                 continue
             assert case.provider is not None
             needs_backward = case.request.pass_ != "fwd"
@@ -184,7 +184,7 @@ class WorkloadRun:
                     self.reporter.message(
                         f"{case.case_id}: waits for the device itself, so its time holds launches too"
                     )
-                self.on_measured(case, number, one.samples_ns)
+                self.anchor.measured(case, number, one.samples_ns)
         for one in timed:
             unit, case = turns[one.case_id]
             plan = bench.plan(unit.implementation)

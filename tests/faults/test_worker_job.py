@@ -333,6 +333,23 @@ def test_anchor_is_measured_between_workloads_and_at_the_end(tmp_path):
     )
 
 
+def test_anchor_of_an_earlier_attempt_is_measured_again_where_anything_is_measured(tmp_path):
+    """So that the drift between attempts shows."""
+    lengths = {"anchor": (64,), "b": (32,), "c": (48,)}
+    asked = [workload(tmp_path, [case("reference", name=name)], docs=(docs,)) for name, docs in lengths.items()]
+    first = Ran(tmp_path, request(tmp_path, *asked[:2], anchor="anchor"))
+    keys = {name: outcome.result_key for name, outcome in first.outcomes.items()}
+    second = Ran(tmp_path, request(tmp_path, *asked, anchor="anchor", attempt=2, done=tuple(keys.values())))
+    told = [note.data for note in second.journal.notes if note.kind == "anchor_again" and note.attempt == 2]
+    assert [len(one["again_ns"]) for one in told] == [1, 2]  # before c, the only one that is left, and at the end
+    assert {(one["case_id"], one["result_key"]) for one in told} == {("anchor", keys["anchor"])}
+    assert [one.kind for one in second.heard.events if one.case_id == "anchor"].count("outcome") == 1
+    assert second.status("c") == ("ok", None)
+    done = (*keys.values(), second.outcomes["c"].result_key)
+    third = Ran(tmp_path, request(tmp_path, *asked, anchor="anchor", attempt=3, done=done))
+    assert not [note for note in third.journal.notes if note.attempt == 3 and note.kind.startswith("anchor")]
+
+
 def test_anchor_that_costs_much_is_measured_at_the_end_only(tmp_path, monkeypatch):
     monkeypatch.setattr("attnspec.worker.anchor.FREE_SECONDS", 0.0)
     monkeypatch.setattr("attnspec.worker.anchor.MOST_SHARE", 0.0)
@@ -371,7 +388,8 @@ def test_a_device_that_is_lost_at_the_anchor_is_no_other_cases_fault(tmp_path, m
         anchor="anchor",
     )
     heard = lost(tmp_path, asked, "illegal memory access")
-    assert {event.case_id for event in heard.events if event.kind == "phase"} == {"anchor"}
+    turns = [(event.case_id, event.phase) for event in heard.events if event.kind == "phase"]
+    assert turns[-1] == ("anchor", "measure")  # whose turn it was is to blame
 
 
 def test_wall_time_is_noted_by_activity(tmp_path):
