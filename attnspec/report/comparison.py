@@ -24,10 +24,11 @@ from attnspec.launch.provenance import differences
 from attnspec.record.rounds import packs_of
 from attnspec.record.status import Status
 from attnspec.report.drift import STEADY, Drift
+from attnspec.report.drift_notes import drift_notes
 from attnspec.report.environment import environment
 from attnspec.report.ratios import Ratio, case_time, ratios
 from attnspec.report.run import OpenedRun, open_run
-from attnspec.report.run_drift import drift_between, drift_notes
+from attnspec.report.run_drift import drift_between
 from attnspec.stats import median
 from attnspec.units import format_count
 

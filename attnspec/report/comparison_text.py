@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnspec.report.comparison import Change, Comparison, Pair, Verdict
-from attnspec.report.run_drift import percent
+from attnspec.report.drift_notes import percent
 
 _STYLES = {Verdict.SLOWER: "bold red", Verdict.FASTER: "bold green", Verdict.AMBIGUOUS: "yellow", Verdict.SAME: ""}
 _HEADINGS = {

@@ -31,12 +31,14 @@ class Anchor:
     """One case's times over a run: in its place, then again and again.
 
     times: in any unit, at least one. first_variance, again_variance: relative variances by rounds, of the first time
-    and of a typical later one; 0 where they are not known.
+    and of a typical later one; 0 where they are not known. attempts: how many of the times each attempt took, in their
+    order; () where one took all.
     """
 
     times: Sequence[float]
     first_variance: float
     again_variance: float
+    attempts: Sequence[int] = ()
 
     @property
     def dof(self) -> int:
@@ -52,6 +54,20 @@ class Anchor:
     def variance(self) -> float:
         """Of the logarithm of one of its times, over the run; by rounds where it was not measured again."""
         return float(np.log(self.times).var(ddof=1)) if self.dof else self.first_variance
+
+    @property
+    def mean_variance(self) -> float:
+        """Of `mean`. Times of one attempt share the state that the machine was in, so of several the means count too.
+
+        >>> times = dict(times=[1, 1, 1, 2, 2, 2], first_variance=0, again_variance=0)
+        >>> round(Anchor(**times).mean_variance, 3), round(Anchor(**times, attempts=[3, 3]).mean_variance, 3)
+        (0.024, 0.12)
+        """
+        alone = self.variance / len(self.times)
+        if len(self.attempts) < 2:
+            return alone
+        means = [one.mean() for one in np.split(np.log(self.times), np.cumsum(self.attempts)[:-1])]
+        return max(alone, float(np.var(means, ddof=1)) / len(means))
 
     @property
     def excess(self) -> float:
@@ -135,7 +151,7 @@ def shift(base: Anchor, new: Anchor) -> float:
     moved = new.mean - base.mean
     if not all(one.dof or one.first_variance for one in (base, new)):
         return 0.0  # of a single round nobody knows how far it may be off
-    error = math.sqrt(sum(one.variance / len(one.times) for one in (base, new)))
+    error = math.sqrt(base.mean_variance + new.mean_variance)
     return moved if abs(moved) > NOISE * error else 0.0
 
 

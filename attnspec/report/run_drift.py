@@ -1,11 +1,7 @@
-"""What moved all times of a run together: clocks, throttling, drift while it ran and between runs.
-
-Anchors give a number for it, by which intervals are widened (`attnspec.report.drift`); the rest is told in words.
-"""
+"""The anchors of runs, and what they tell of the machine: by it intervals are widened (`attnspec.report.drift`)."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -19,7 +15,6 @@ from attnspec.report.ratios import Pack, pack_time
 from attnspec.report.run import OpenedRun
 from attnspec.stats import median, seed_of
 
-LEAST_CLOCK = 0.01
 _CONDITIONS = (
     ("attnspec", "code_sha256"),
     ("attnspec", "plugins"),
@@ -67,18 +62,19 @@ def same_conditions(base: OpenedRun, new: OpenedRun) -> bool:
 
 def anchors(run: OpenedRun) -> dict[AnchorKey, Anchor]:
     """Every anchor of a run with all its times. Empty where provenance or samples are gone."""
-    series: dict[AnchorKey, list[list[Pack]]] = {}
-    for told in _notes(run, "anchor_again"):
-        match told:  # every rank notes the same
-            case {"again_ns": [*again]}:
-                series.setdefault(_key(told), []).append([_time(rounds) for rounds in again])
+    series: dict[AnchorKey, dict[str, list[Pack]]] = {}
+    for writer, told in _notes(run, "anchor_again"):
+        match told:
+            case {"again_ns": [*again]}:  # every rank of an attempt notes the same
+                held = series.setdefault(_key(told), {})
+                held[_attempt(writer)] = [_time(rounds) for rounds in again]
     ends: dict[AnchorKey, float] = {}
-    for told in _notes(run, "anchor"):
+    for _, told in _notes(run, "anchor"):
         key = _key(told)
         match told:  # all that earlier versions noted
             case {"when": "end", "median_ns": int() | float() as median_ns}:
                 ends[key] = median_ns
-        series.setdefault(key, [])
+        series.setdefault(key, {})
     standing = dict(zip(*(run.cells[name].to_pylist() for name in ("case_id", "result_key")), strict=True))
     found = {}
     for key, held in series.items():
@@ -86,81 +82,45 @@ def anchors(run: OpenedRun) -> dict[AnchorKey, Anchor]:
         first = _first(run, key) if key.result_key in (None, standing.get(key.case_id)) else None
         if first is None:
             continue
-        again = [time for times in _distinct(held) for time in times]
+        again = [time for times in held.values() for time in times]
         if again:
             times = [time.median_ns for time in again]
             variance = median([_relative(time) for time in again])  # a burst during one excuses no other
         else:  # a single round
             times = [ends[key]] if key in ends else []
             variance = _relative(first) * first.num_rounds
-        found[key] = Anchor(times=[first.median_ns, *times], first_variance=_relative(first), again_variance=variance)
+        sizes = [len(times) for times in held.values() if times]
+        found[key] = Anchor(
+            times=[first.median_ns, *times],
+            first_variance=_relative(first),
+            again_variance=variance,
+            attempts=[1 + sizes[0], *sizes[1:]] if len(sizes) > 1 else (),
+        )
     return found
 
 
-def drift_notes(
-    base: OpenedRun, new: OpenedRun, ratios: Mapping[str, float], drift: Drift, *, threshold: float
-) -> Iterator[str]:
-    """Sentences; none where nothing moved. ratios: time of NEW over BASE per case_id that both measured."""
-    yield from _anchor_notes(base, new, drift, threshold)
-    medians = _by_kernel(base, ratios)
-    if len(medians) > 1:
-        for way in (1, -1):
-            least = min(way * (median - 1) for median in medians)
-            if least > threshold / 3:
-                yield (
-                    f"all {len(medians)} kernels are {percent(1 + way * least)} or more, by their median cases: that "
-                    "is rather the machine than each of them"
-                )
-    old, now = (_clock(run, ratios) for run in (base, new))
-    if old and now and abs(now / old - 1) > LEAST_CLOCK:
-        yield f"the median SM clock was {old:.0f} MHz in BASE and {now:.0f} MHz in NEW"
-    for name, run in (("BASE", base), ("NEW", new)):
-        throttled = _throttled(run, ratios)
-        if throttled:
-            cases = "1 case was" if throttled == 1 else f"{throttled} cases were"
-            yield f"{cases} throttled in {name}"
+def attempts(run: OpenedRun) -> tuple[int, int]:
+    """In how many attempts a run was measured, and in how many of these no anchor was measured again.
 
-
-def _anchor_notes(base: OpenedRun, new: OpenedRun, drift: Drift, threshold: float) -> Iterator[str]:
-    held = {"BASE": anchors(base), "NEW": anchors(new)}
-    for moved in (drift.low, drift.high):
-        if abs(math.expm1(moved)) > threshold / 3:
-            yield (
-                f"the machine was {percent(math.exp(moved))} in NEW, by an anchor case of which nothing else is known "
-                "to have changed; intervals hold with that and without"
-            )
-    if not same_conditions(base, new):
-        for key, old in held["BASE"].items():
-            now = next((one for other, one in held["NEW"].items() if other[:2] == key[:2]), None)
-            if now is not None and abs(math.expm1(shift(old, now))) > threshold:
-                yield (
-                    f"the anchor case was {percent(math.exp(shift(old, now)))} in NEW, and code, plug-ins, packages or "
-                    "environment variables differ, so that nobody can tell whether that is the machine"
-                )
-    if not drift.dof:
-        yield "no anchor case was measured again, so intervals know only how rounds of one run differ"
-    for name, found in held.items():
-        for anchor in found.values():
-            ends = anchor.times[-1] / anchor.times[0]
-            if anchor.dof and abs(ends - 1) > threshold:
-                yield f"the anchor case of {name} was {percent(ends)} when it was last measured again"
-
-
-def percent(ratio: float) -> str:
-    """A ratio of times in words.
-
-    >>> percent(1.05), percent(0.9)
-    ('5.0 % slower', '10.0 % faster')
+    Of runs of earlier versions, which did not measure it between workloads, nothing is told.
     """
-    return f"{abs(ratio - 1):.1%}".replace("%", " %") + (" slower" if ratio > 1 else " faster")
+    spent, again = (section(run.provenance, "workers", kind) for kind in ("spent", "anchor_again"))
+    measured = {_attempt(writer) for writer in spent if section(spent, writer).get("measure")}
+    watched = set(map(_attempt, again))
+    return (len(measured), len(measured - watched)) if watched else (0, 0)
 
 
-def _notes(run: OpenedRun, kind: str) -> Iterator[dict[str, Any]]:
-    """Notes of the workers that name a case and a pack."""
-    for told in section(run.provenance, "workers", kind).values():
+def _notes(run: OpenedRun, kind: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Notes of the workers that name a case and a pack, with who wrote them."""
+    for writer, told in section(run.provenance, "workers", kind).items():
         match told:
             case {"case_id": str(), "pack": int()}:
-                yield told
+                yield writer, told
+
+
+def _attempt(writer: str) -> str:
+    """The attempt in the name of what one attempt noted: `job-rank0-2`."""
+    return writer.rpartition("-")[2]
 
 
 def _tells_plugins(run: OpenedRun) -> bool:
@@ -180,11 +140,6 @@ def _relative(time: Pack) -> float:
     return (time.variance_ns2 or 0.0) / time.median_ns**2
 
 
-def _distinct(series: Sequence[list[Pack]]) -> list[list[Pack]]:
-    """Every attempt's once, although each of its ranks noted them."""
-    return [one for number, one in enumerate(series) if one not in series[:number]]
-
-
 def _first(run: OpenedRun, key: AnchorKey) -> Pack | None:
     """The anchor's time in its place; None where its samples are gone."""
     timings = run.timings
@@ -199,23 +154,3 @@ def _at(held: Mapping[str, Any], names: Sequence[str]) -> Any:
     for name in names:
         held = held.get(name) or {}
     return held or None
-
-
-def _by_kernel(run: OpenedRun, ratios: Mapping[str, float]) -> list[float]:
-    """The median ratio of each kernel's cases."""
-    groups: dict[str, list[float]] = {}
-    for case_id, kernel in zip(run.cells["case_id"].to_pylist(), run.cells["kernel"].to_pylist(), strict=True):
-        if case_id in ratios:
-            groups.setdefault(kernel, []).append(ratios[case_id])
-    return [float(np.median(held)) for held in groups.values()]
-
-
-def _clock(run: OpenedRun, wanted: Mapping[str, float]) -> float | None:
-    columns = zip(run.cells["case_id"].to_pylist(), run.cells["sm_clock_mhz"].to_pylist(), strict=True)
-    clocks = [clock for case_id, clock in columns if case_id in wanted and clock is not None]
-    return float(np.median(clocks)) if clocks else None
-
-
-def _throttled(run: OpenedRun, wanted: Mapping[str, float]) -> int:
-    columns = zip(run.cells["case_id"].to_pylist(), run.cells["throttled"].to_pylist(), strict=True)
-    return sum(bool(throttled) for case_id, throttled in columns if case_id in wanted)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import random
 import re
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -323,6 +325,90 @@ def test_a_run_without_anchors_says_so(base: Path, new: Path) -> None:
     found = compare_runs(base, new)
     assert found.regressions == 1
     assert any("no anchor case was measured again" in note for note in found.notes)
+
+
+def attempt(run: Path, number: int, *again: float, measured_s: float = 9.0) -> None:
+    """One more attempt of a run, in which the anchor took so many times what it took as recorded; () for not again."""
+    path = run / "provenance.json"
+    held = json.loads(path.read_text())
+    workers = held["workers"]
+    (end,) = workers["anchor"].values()
+    timings = pq.read_table(RECORDED / "timings.parquet")
+    times = timings.filter(pc.and_(pc.equal(timings["case_id"], end["case_id"]), pc.equal(timings["pack"], 0)))
+    first_ns = float(np.median(times["elapsed_ns"].to_numpy()))
+    workers.setdefault("spent", {})[f"job-rank0-{number}"] = {"start": 1.0, "measure": measured_s}
+    if again:
+        told = {name: end[name] for name in ("case_id", "result_key", "pack")}
+        series = [[[first_ns * factor * (1 + 1e-4 * one)] for one in range(5)] for factor in again]
+        workers.setdefault("anchor_again", {})[f"job-rank0-{number}"] = {**told, "again_ns": series}
+    held["code_sha256"] = "same"
+    path.write_text(json.dumps(held))
+
+
+def test_what_widens_intervals_is_told_where_the_anchor_ended_as_it_began(base: Path, new: Path) -> None:
+    """Another run came and went meanwhile: no case is drowned, and none can be called the same."""
+    scale(new, dict.fromkeys(case_ids(), 1.001))
+    attempt(base, 1, 1.0, 1.6, 1.0)
+    attempt(new, 1, 1.0, 1.0)
+    found = compare_runs(base, new)
+    assert {pair.verdict for pair in found.pairs} == {Verdict.AMBIGUOUS}
+    assert not found.drowned
+    assert min(pair.ratio.low for pair in found.pairs) < 0.5
+    (note,) = found.notes
+    factor = math.exp(found.drift.reach(len(found.pairs)))
+    assert note == (
+        "the machine moved while it was measured: anchor cases took 1.00 to 1.60 times their first time in BASE (3 x "
+        "measured again) and 1.00 to 1.00 times their first time in NEW (2 x measured again), more than their rounds "
+        f"explain; that widens every interval by a factor of {factor:.3g} either way, so no case can be called the same"
+    )
+    assert found.notes[0] in markdown(found).replace("&#8203;", "")
+
+
+def test_nothing_is_told_of_a_machine_that_stood_still_nor_of_a_run_beside_itself(base: Path, new: Path) -> None:
+    attempt(base, 1, 1.0, 1.6, 1.0)
+    shutil.copy(base / "provenance.json", new)
+    assert not compare_runs(base, new).notes  # the very same samples
+    scale(new, dict.fromkeys(case_ids(), 1.001))
+    for run in (base, new):
+        attempt(run, 1, 1.0005, 0.9995, 1.0005, 0.9995)
+    found = compare_runs(base, new)
+    assert Verdict.SAME in {pair.verdict for pair in found.pairs}
+    assert not found.notes
+
+
+def test_a_resumed_run_that_met_another_machine_widens_and_claims_no_change_from_run_to_run(
+    base: Path, new: Path
+) -> None:
+    """BASE's first attempt ran beside another run, its second one alone, and so did NEW."""
+    ids = case_ids()
+    assert ids[0] == anchor_case()
+    scale(new, dict.fromkeys(ids[:40], 1 / 1.4) | dict.fromkeys(ids[40:], 1.001))
+    attempt(base, 1, 1.0, 1.01)
+    attempt(base, 2, 1 / 1.4, 1 / 1.41, 1 / 1.39)
+    attempt(new, 1, 1 / 1.4, 1 / 1.4, 1 / 1.4)
+    found = compare_runs(base, new)
+    assert (found.drift.low, found.drift.high) == (0, 0)
+    assert {pair.verdict for pair in found.pairs} == {Verdict.AMBIGUOUS}
+    assert {pair.case_id for pair in found.drowned} == set(ids[:40])
+    assert (found.regressions, found.exit_code) == (0, 0)
+    assert not any("in NEW, by an anchor case" in note for note in found.notes)
+    assert any("took 0.71 to 1.01 times their first time in BASE (5 x measured again)" in one for one in found.notes)
+
+
+def test_attempts_that_nobody_watched_are_told(base: Path, new: Path) -> None:
+    """As where an earlier version resumed a run: it did not measure the anchor again there."""
+    scale(new, dict.fromkeys(case_ids(), 1.001))
+    attempt(base, 1, 1.0, 1.0005)
+    attempt(base, 2)
+    attempt(base, 3, measured_s=0.0)  # all was measured already
+    attempt(new, 1, 1.0, 1.0005)
+    (note,) = compare_runs(base, new).notes
+    assert note == (
+        "BASE was measured in 2 attempts, and in 1 of these no anchor case was measured again, so how the machine moved "
+        "there is not known"
+    )
+    attempt(base, 2, 1.0005)
+    assert not compare_runs(base, new).notes
 
 
 def test_json_is_the_contract(new: Path) -> None:
