@@ -391,9 +391,8 @@ def test_nodes_without_pyxis_are_told_in_srun_s_words_and_leave_no_outcome(tmp_p
     """As where only the machine that submits has it."""
     srun = tmp_path / "bin" / "srun"
     srun.parent.mkdir()
-    srun.write_text(
-        f'#!/bin/sh\n[ "$1" != --help ] || {{ echo "--container-image=..."; exit; }}\nexec {shutil.which("srun")} "$@"\n'
-    )
+    pretended = '[ "$1" != --help ] || { echo "--container-image=..."; exit; }'
+    srun.write_text(f'#!/bin/bash\n{pretended}\nexec -a srun {shutil.which("srun")} "$@"\n')
     srun.chmod(0o755)
     monkeypatch.setenv("PATH", f"{srun.parent}{os.pathsep}{os.environ['PATH']}")
     runs = Runs(tmp_path, runner=PYXIS)
