@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -11,7 +11,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from attnspec.drawing.cases import rank_word
+from attnspec.drawing.cases import by_picture, rank_word
 from attnspec.drawing.look import PASS_TITLES, STATUS_MARKS, Row, implementation, labelled, mask_title
 from attnspec.drawing.palette import ordered
 from attnspec.units import format_count
@@ -22,8 +22,8 @@ _Key = tuple[str, str, str, str]
 def summary_tables(cells: pa.Table, *, width: int = 160) -> Iterator[Group]:
     """One titled table per level, mask and pass; in parts below each other where it is wider than `width` characters.
 
-    The highest of a column is starred, what cannot be told apart from it (the intervals meet) has a ~; marks stand for
-    other statuses.
+    The highest of a column and length is starred, what cannot be told apart from it (the intervals meet) has a ~; marks
+    stand for other statuses.
     """
     groups: dict[_Key, list[Row]] = {}
     held = cells.to_pylist()
@@ -45,12 +45,10 @@ def _tables(rows: Sequence[Row], over: str, metric: str, width: int) -> Iterator
         sizes = f", {format_count(row['seqlen_per_rank'])}/rank" if row["level"] == "distributed" else ""
         held[label + sizes, row[over]] = row
     labels = ordered(label for label, _ in held)
-    best = {column: _best([row for row in rows if row[over] == column], metric) for column in columns}
+    best = {place: _best(group, metric) for place, group in by_picture(rows, over, "seqlen").items()}
     heads = [format_count(column) if over == "seqlen" else str(column) for column in columns]
     entries = {
-        (label, column): _entry(held.get((label, column)), metric, best[column])
-        for label in labels
-        for column in columns
+        (label, column): _entry(held.get((label, column)), metric, best, over) for label in labels for column in columns
     }
     widths = [
         max([len(head), *(entries[label, column].cell_len for label in labels)]) + _BORDER
@@ -90,9 +88,10 @@ def _best(rows: Iterable[Row], metric: str) -> Row | None:
     return max((row for row in rows if row[metric] is not None), key=lambda row: float(row[metric]), default=None)
 
 
-def _entry(row: Row | None, metric: str, best: Row | None) -> Text:
+def _entry(row: Row | None, metric: str, bests: Mapping[tuple[Any, ...], Row | None], over: str) -> Text:
     if row is None:
         return Text("")
+    best = bests[row[over], row["seqlen"]]
     if row["status"] != "ok":
         return Text(STATUS_MARKS[row["status"]], style="dim" if row["status"] in ("skipped", "unsupported") else "red")
     value = row[metric]

@@ -77,6 +77,24 @@ def test_distributed_cases_are_shown_over_cp_size() -> None:
     assert any("ulysses (fa3), 1K/rank" in line and "200*" in line and "400*" in line for line in lines)
 
 
+def test_each_length_of_a_column_has_a_highest_of_its_own() -> None:
+    """As the comparisons that are counted: strategies on as many ranks and tokens."""
+    made = [
+        replace(
+            cell("sdpa", 2 * share, tflops), case_id=f"{name}{share}", level="distributed", cp_size=2, strategy=name,
+            seqlen_per_rank=share, tflops_ci_low=tflops, tflops_ci_high=tflops,
+        )
+        for share, name, tflops in ((512, "usp", 1.0), (512, "ulysses", 2.0), (1024, "usp", 6.0), (1024, "ulysses", 5.0))
+    ]  # fmt: skip
+    lines = shown(to_table(Cell, made))
+    entries = {line.split("│")[1].strip(): line.split("│")[2].strip() for line in lines if line.startswith("│")}
+    assert {who for who, entry in entries.items() if entry.endswith("*")} == {
+        "ulysses (sdpa), 512/rank",
+        "usp (sdpa), 1K/rank",
+    }
+    assert winners(to_table(Cell, made).to_pylist()) == ["fastest, of 2 comparisons: ulysses (sdpa) 1, usp (sdpa) 1"]
+
+
 def on(device: str, rank_memory: int | None) -> list[Cell]:
     """One strategy on two ranks, and a case that never reached a device."""
     base = cell("sdpa", 2048, 1.5, level="distributed", cp_size=2, strategy="ulysses", seqlen_per_rank=1024)
