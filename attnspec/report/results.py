@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from attnspec.drawing.look import Row, labelled, mask_title
 from attnspec.drawing.palette import ordered
@@ -173,6 +174,16 @@ def costs(folder: str) -> str:
     share = f"{rest_s / spent['timed']:.2f}"
     lines.append(("all but compiling and verification, over warm-up and timed iterations", share))
     return table(("what", "seconds"), lines)
+
+
+def beside_do_bench(folder: str) -> str:
+    """Our clock's time of one forward over do_bench's, as tests/gpu/clock_against_do_bench.py measured it."""
+    ratios: dict[str, dict[int, str]] = {}
+    for row in pq.read_table(Path(folder) / "clock_against_do_bench.parquet").to_pylist():
+        name = f"{row['backend'].removesuffix('_ATTENTION').lower()}, {row['mask']}"
+        told = f"{row['ours_over_do_bench']:.3f} of {figure(row['do_bench_ms'])} ms"
+        ratios.setdefault(name, {})[row["seqlen"]] = told
+    return _over_seqlen("backend, mask", ratios)
 
 
 def outcomes(folder: str) -> str:
