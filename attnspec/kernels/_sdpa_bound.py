@@ -75,6 +75,8 @@ class Frame:
         part = lse_BNT.float()
         if self.empty_rows is not None:
             part = part.masked_fill(self.empty_rows[:, 0], float("-inf"))
+        if part.shape[2] == self.seqlen_q:
+            return part
         lse = part.new_full((*part.shape[:2], self.seqlen_q), float("-inf"))
         lse[:, :, self.rows] = part
         return lse
