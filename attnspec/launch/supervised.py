@@ -35,7 +35,7 @@ from attnspec.record.entries import Outcome
 from attnspec.record.journal import Journal, JournalWriter, read_journal
 from attnspec.record.rounds import rounds_done, sound_samples
 from attnspec.record.status import Status
-from attnspec.wire import JobRequest
+from attnspec.wire import JobRequest, WorkloadRequest
 
 GONE_WITHIN_S = 60.0
 
@@ -94,7 +94,7 @@ class SupervisedJob:
     def run(self) -> Finish:
         """Supervise until the job is over. Raises EnvironmentMissingError when a worker cannot be started or ended."""
         groups = [[case.case_id for case in workload.cases] for workload in self._template.workloads]
-        machine = Supervision(groups, self._template.measure)
+        machine = Supervision(groups, self._template.measure, mates_of(self._template.workloads))
         try:
             return self._loop(machine)
         finally:
@@ -184,6 +184,18 @@ class SupervisedJob:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+
+
+def mates_of(workloads: Iterable[WorkloadRequest]) -> dict[str, list[str]]:
+    """case_id -> the cases of its workload with the same implementation that have a backward, or have none. Pure."""
+    found: dict[str, list[str]] = {}
+    for workload in workloads:
+        units: dict[tuple[str, bool], list[str]] = {}
+        for case in workload.cases:
+            unit = units.setdefault((repr(case.implementation), case.pass_ == "fwd"), [])
+            unit.append(case.case_id)
+            found[case.case_id] = unit
+    return found
 
 
 def ok_keys(

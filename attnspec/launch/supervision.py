@@ -3,7 +3,8 @@
 No process, file or clock is touched here; times are arguments (seconds of any steady clock). The rules:
 
 - Each phase of a case has its limit. A worker that passes it, or dies, has a culprit: the case whose turn it was.
-- A culprit that was measured interleaved with others is tried once more, alone, after all others; then it stands.
+- A culprit that was measured interleaved with others is tried once more, alone, after all others; then it stands. Cases
+  that are set up and verified by the same calls are set aside with it.
 - The others go on in a fresh worker. Each death either ends a case, marks a culprit, or counts as a stray; two strays
   without an outcome between them end the job, so no loop is endless.
 - A worker that dies twice before it greets ends the job as well.
@@ -12,7 +13,7 @@ No process, file or clock is touched here; times are arguments (seconds of any s
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -125,9 +126,15 @@ class _Turn:
 
 
 class Supervision:
-    """One job. `groups`: case_ids that are measured interleaved, group by group, in order."""
+    """One job. `groups`: case_ids that are measured interleaved, group by group, in order.
 
-    def __init__(self, groups: Iterable[Sequence[str]], measure: Measure) -> None:
+    mates: case_id -> others that are set up and verified by the same calls: what ends a worker in one ends it in all.
+    """
+
+    def __init__(
+        self, groups: Iterable[Sequence[str]], measure: Measure, mates: Mapping[str, Sequence[str]] | None = None
+    ) -> None:
+        self._mates = mates or {}
         self._group_of = {case_id: tuple(group) for group in groups for case_id in group}
         self._measure = measure
         self._pending = dict.fromkeys(self._group_of)
@@ -228,7 +235,13 @@ class Supervision:
             self._solo.pop(culprit, None)
             return [self._record(culprit, status, code, reason)]
         self._solo[culprit] = None
-        return [Tell(text=f"case {culprit}: {reason}; it is tried once more, alone, after the others")]
+        told = "it is tried once more, alone, after the others"
+        measured = self._turn is not None and self._turn.phase == "measure"
+        mates = [] if measured else [one for one in self._mates.get(culprit, ()) if one in others and one != culprit]
+        if mates:
+            self._solo.update(dict.fromkeys(mates))
+            told += f", and so {'is' if len(mates) == 1 else 'are'} {', '.join(mates)}, which does the same"
+        return [Tell(text=f"case {culprit}: {reason}; {told}")]
 
     def _give_up(self, status: Status, code: str, reason: str) -> list[Instruction]:
         records: list[Instruction] = [self._record(case_id, status, code, reason) for case_id in self._pending]

@@ -86,6 +86,26 @@ def test_the_culprit_of_a_group_is_tried_alone_after_the_others() -> None:
     assert held.handle(Ended(returncode=0), 0) == [DONE]
 
 
+def test_what_is_verified_by_the_same_calls_is_set_aside_with_the_culprit() -> None:
+    mates = {name: ["bwd", "fwd_bwd"] for name in ("bwd", "fwd_bwd")}
+    held = Supervision([["fwd", "bwd", "fwd_bwd"], ["c"]], MEASURE, mates)
+    held.begin(0)
+    told, again = feed(held, hello(), turn("bwd", "verify"), Ended(returncode=1))
+    assert isinstance(told, Tell)
+    assert told.text.endswith("tried once more, alone, after the others, and so is fwd_bwd, which does the same")
+    assert again == StartWorker(case_ids=("fwd", "c", "bwd", "fwd_bwd"), solo=("bwd", "fwd_bwd"))
+    recorded, again = feed(held, hello(), outcome("fwd"), outcome("c"), turn("bwd", "verify"), Ended(returncode=1))
+    assert isinstance(recorded, RecordOutcome)
+    assert (recorded.case_id, again) == ("bwd", StartWorker(case_ids=("fwd_bwd",), solo=("fwd_bwd",)))
+
+
+def test_a_case_that_ends_the_worker_while_it_is_timed_has_no_mates() -> None:
+    held = Supervision([["bwd", "fwd_bwd", "other"]], MEASURE, {"bwd": ["bwd", "fwd_bwd"]})
+    held.begin(0)
+    _, again = feed(held, hello(), turn("bwd", "measure"), Ended(returncode=1))
+    assert again == StartWorker(case_ids=("fwd_bwd", "other", "bwd"), solo=("bwd",))
+
+
 def test_a_culprit_that_crashes_alone_is_recorded() -> None:
     held = machine(["a", "b"], ["c"])
     held.begin(0)
