@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from attnspec.plan import Case, Plan, count_nodes
 from attnspec.plan.expect import Expectation
@@ -14,8 +14,10 @@ from attnspec.units import counted, format_bytes, format_count
 _MOST_GROUPS = 20
 
 
-def plan_text(plan: Plan, spec: Spec, expectation: Expectation, *, expected_device: str) -> Iterator[str]:
-    """The lines of `attnspec plan`."""
+def plan_text(
+    plan: Plan, spec: Spec, expectation: Expectation, *, expected_device: str, beyond: Mapping[int, str] | None = None
+) -> Iterator[str]:
+    """The lines of `attnspec plan`. beyond: ranks of a job -> why they are more than the runner allows, or nothing."""
     nodes = count_nodes(plan)
     yield f"{plan.name}: {counted(len(plan.cases), 'case')} on runner {plan.runner} ({expected_device})"
     yield "  graph  " + " -> ".join(f"{count:,} {stage}" for stage, count in nodes.items())
@@ -32,6 +34,8 @@ def plan_text(plan: Plan, spec: Spec, expectation: Expectation, *, expected_devi
         image = "" if job.image is None else f" in {job.image}"
         apart = "" if job.apart is None else f", {job.apart} apart"
         yield f"  {job.job_id}  {ranks:>9}  {counted(len(job.cases), 'case')}{note}{image}{apart}{env}"
+    for why in dict.fromkeys(filter(None, (beyond or {}).values())):
+        yield f"  too many for the runner: {why}"
     yield ""
     yield from _unsupported(plan)
     yield ""

@@ -70,7 +70,8 @@ def command(
         click.echo(json.dumps(_json(plan)))
     else:
         expectation = expect(plan, tflops=nominal_tflops(profile, read.shape.dtype))
-        show(plan_text(plan, read, expectation, expected_device=profile.expectation()), _STYLES)
+        beyond = {job.world_size: profile.beyond(job.world_size, f"cp_size {job.world_size}") for job in plan.jobs}
+        show(plan_text(plan, read, expectation, expected_device=profile.expectation(), beyond=beyond), _STYLES)
     if graph is not None:
         _write(graph, _drawn(plan, graph.suffix))
 

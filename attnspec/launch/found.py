@@ -130,20 +130,21 @@ def device_type(runner: Runner, found: Found, *, world_sizes: Mapping[int, str])
             f"cannot import {missing}.\nInstall it there: pip install 'attnspec[torch]'. "
             "Planning, masks, sampling and reports work without."
         )
-    if runner.device.type == "cpu" or (runner.device.type == "auto" and not found.devices):
-        return "cpu"
     most = max(world_sizes, default=1)
+    beyond = runner.beyond(most, world_sizes[most]) if world_sizes else ""
+    if runner.device.type == "cpu" or (runner.device.type == "auto" and not found.devices):
+        if beyond:
+            fits = only([size for size in world_sizes if not runner.beyond(size, "")], world_sizes)
+            first = [f"{' '.join(fits)}   runs what fits"] if fits else []
+            raise EnvironmentMissingError(f"{beyond}\n{instead(world_sizes, found, first=first)}")
+        return "cpu"
     several = f", {most} of them for {world_sizes[most]}" if most > 1 else ""
     wrong = "" if found.devices else f"runner {runner.name} expects {runner.expectation()}{several}"
     for device in found.devices:
         wrong = wrong or runner.mismatch(device) or ""
     if not wrong and most > len(found.devices):
         wrong = f"runner {runner.name} needs {most} devices for {world_sizes[most]}"
-    if not wrong and runner.gpus_per_node is not None and most > runner.gpus_per_node:
-        wrong = (
-            f"{world_sizes[most]} needs {most} devices; runner {runner.name} has {runner.gpus_per_node} "
-            f"and its launcher {runner.launcher} does not reach other machines"
-        )
+    wrong = wrong or beyond
     if wrong:
         raise EnvironmentMissingError(f"{wrong}\nFound: {found.describe()}.\n{instead(world_sizes, found)}")
     return "cuda"

@@ -13,7 +13,7 @@ from attnspec.errors import EnvironmentMissingError
 from attnspec.images.pinning import Choice, PinnedImage
 from attnspec.launch.container_place import check_driver, look_inside, mounted, pinned, quiet
 from attnspec.launch.found import UNSEEN, Found, device_type, instead, interpreter, look
-from attnspec.launch.runner_profile import Runner
+from attnspec.launch.runner_profile import Runner, submits_jobs
 from attnspec.launch.slurm_cluster import Cluster
 from attnspec.launch.slurm_place import check_cluster, instead_of_cluster
 from attnspec.plan import Job, Plan
@@ -102,7 +102,7 @@ def survey(
 
 def submits(runner: Runner) -> bool:
     """Whether a runner's jobs go to a queue, and so to machines that nobody has seen when they are planned."""
-    return getattr(plugins.load("launchers", runner.launcher), "SUBMITS", False) is True
+    return submits_jobs(runner.launcher)
 
 
 def check_place(seen: Survey, plan: Plan, only: Collection[str] | None) -> Place:

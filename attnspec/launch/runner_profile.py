@@ -13,6 +13,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
+from attnspec import plugins
 from attnspec.catalog.findings import Finding, Section, error_of
 from attnspec.errors import InputError, nearest
 from attnspec.images.reference import ImageName
@@ -73,6 +74,15 @@ class Profile(Section):
                 for key, given in (("image", self.image), ("mounts", self.mounts))
                 if given
             ]
+        if self.device.type == "cpu":
+            found += [
+                Finding(message="is for a CUDA device; device.type is cpu", loc=("device", key))
+                for key, given in (("model", self.device.model), ("capability", self.device.capability))
+                if given is not None
+            ]
+        if self.nodes is not None and self.nodes > 1 and not reaches_others(self.launcher):
+            message = f"got {self.nodes}; launcher {self.launcher} starts jobs on one machine; allowed: 1"
+            found.append(Finding(message=message, loc=("nodes",)))
         if self.slurm is not None and self.launcher != "slurm":
             found.append(Finding(message=f"is for launcher slurm; this one is {self.launcher}", loc=("slurm",)))
         if self.launcher == "slurm":
@@ -92,6 +102,21 @@ class Runner(Profile):
 
     name: str
     file: str
+
+    def beyond(self, world_size: int, what: str) -> str:
+        """Why a job of so many ranks is more than this profile allows, in words; empty where it is not.
+
+        what: who needs them, such as `cp_size 16`.
+        """
+        if self.gpus_per_node is None:
+            return ""
+        machines = (self.nodes or None) if reaches_others(self.launcher) else 1
+        if machines is None or world_size <= self.gpus_per_node * machines:
+            return ""
+        ranks = "devices" if self.device.type == "cuda" else "ranks"
+        per = f"{self.gpus_per_node} on a machine and {machines} machines" if machines > 1 else str(self.gpus_per_node)
+        there = "" if reaches_others(self.launcher) else f", and its launcher {self.launcher} does not reach others"
+        return f"{what} needs {world_size} {ranks}; runner {self.name} has {per}{there}"
 
     def expected_device(self) -> Device | None:
         """What planning assumes about the device; None for `auto`."""
@@ -122,6 +147,16 @@ class Runner(Profile):
             same = found.capability[0] == major and found.capability[1] >= minor
             name = f"{name} with compute capability {found.capability[0]}.{found.capability[1]}"
         return None if same else f"runner {self.name} expects {self.expectation()}; found {name}"
+
+
+def reaches_others(launcher: str) -> bool:
+    """Whether a launcher starts ranks on other machines; one that nobody knows may."""
+    return launcher not in plugins.names("launchers") or submits_jobs(launcher)
+
+
+def submits_jobs(launcher: str) -> bool:
+    """Whether jobs go to a queue, and so to machines that nobody has seen when they are planned."""
+    return getattr(plugins.load("launchers", launcher), "SUBMITS", False) is True
 
 
 def search_folders(*, cwd: Path, environ: Mapping[str, str]) -> tuple[Path, ...]:

@@ -48,9 +48,11 @@ INHERITED = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NODEID", "S
 """What srun tells each rank, to be handed on into its container."""
 _ILLEGAL_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]")
 _PODMAN_RANK = """\
-cid="$1/$SLURM_JOB_ID.$SLURM_STEP_ID.$SLURM_PROCID"
+marks=$(mktemp -d "$1/attnspec.XXXXXX") || exit 125
+cid="$marks/cid"
 name="$2-$SLURM_JOB_ID.$SLURM_STEP_ID-rank$SLURM_PROCID"
 shift 2
+podman rm --force --time 0 --ignore "$name" < /dev/null > /dev/null 2>&1
 exec 3<&0
 podman run --cidfile="$cid" --name="$name" "$@" <&3 3<&- &
 rank=$!
@@ -60,18 +62,19 @@ end() {
     kill -TERM "$rank" 2> /dev/null
     for _ in 1 2 3 4 5 6 7 8 9 10; do kill -0 "$rank" 2> /dev/null || break; sleep 0.2; done
     [ ! -s "$cid" ] || podman rm --force --time 0 "$(cat "$cid")" > /dev/null 2>&1
-    rm -f "$cid"
+    rm -rf "$marks"
     exit 143
 }
 trap end TERM INT HUP
 wait "$rank"
 code=$?
-rm -f "$cid"
+rm -rf "$marks"
 exit "$code"
 """
 """One rank in a container. podman's containers leave the process tree of the step, so the step's end must end them.
 
-$1: folder for its mark. $2: what the container's name begins with; job, step and rank make it one that no other has.
+$1: where it makes a folder for its mark. $2: what the container's name begins with; job, step and rank make it one that
+no other has, save an earlier start of a requeued job, whose steps are counted anew: what that left is removed.
 """
 
 

@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,35 @@ def test_containers_of_ranks_have_names_of_their_own(tmp_path, monkeypatch):
     assert names == {"attnspec-a-1-7.1-rank0", "attnspec-a-1-7.1-rank1", "attnspec-a--b-2-7.2-rank0"}
     assert len(labels) == 1
     assert all(re.fullmatch("[a-zA-Z0-9][a-zA-Z0-9_.-]*", name) for name in names)
+
+
+@pytest.mark.parametrize("end", ["exit 3", "kill -KILL $PPID", "sleep 30"])
+def test_a_rank_leaves_no_mark_that_stops_the_next_start_of_its_step(tmp_path, monkeypatch, end):
+    """Against a podman that refuses a mark that is there, as the real one does; a requeued job counts its steps anew."""
+    programs, scratch, told = tmp_path / "bin", tmp_path / "scratch", tmp_path / "told"
+    for folder in (programs, scratch):
+        folder.mkdir()
+    (programs / "podman").write_text(
+        f'#!/bin/sh\necho "$1 $*" >> {told}\n[ "$1" = run ] || exit 0\nfor word; do case "$word" in\n'
+        '--cidfile=*) mark=${word#--cidfile=}; [ ! -e "$mark" ] || exit 125; echo id > "$mark";; esac; done\n'
+        f"{end}\n"
+    )
+    (programs / "podman").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    step = Step(layout=lay_out(2, 1), python="p", code_path="/c", container=container("podman", scratch=str(scratch)))
+    argv, _ = step_command(step, "/runs/j/a-1.json", {})
+    ids = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "1", "SLURM_PROCID": "0"}
+    wanted = {"exit 3": 3, "kill -KILL $PPID": -9, "sleep 30": 143}[end]
+    for _ in range(2):
+        told.unlink(missing_ok=True)
+        rank = subprocess.Popen(argv[argv.index("sh") :], env={**os.environ, **ids}, stdin=subprocess.DEVNULL)
+        if end == "sleep 30":
+            while not told.exists() or "run" not in told.read_text():
+                time.sleep(0.02)
+            rank.terminate()
+        assert rank.wait(timeout=20) == wanted
+        assert told.read_text().startswith("rm rm --force --time 0 --ignore attnspec-a-1-7.1-rank0\n")
+    assert bool(list(scratch.iterdir())) == (wanted == -9)
 
 
 def test_a_shell_reads_a_batch_script_as_it_was_meant(tmp_path):

@@ -91,6 +91,15 @@ def test_what_fits_runs() -> None:
     assert device_type(runner("local"), found(), world_sizes={4: "cp_size 4"}) == "cpu"
 
 
+def test_ranks_on_the_cpu_are_as_many_as_the_runner_allows():
+    two = runner("local").model_copy(update={"gpus_per_node": 2})
+    assert device_type(two, found(), world_sizes={2: "cp_size 2"}) == "cpu"
+    wanted = "cp_size 4 needs 4 ranks; runner local has 2, and its launcher local does not reach others\nInstead:"
+    with pytest.raises(EnvironmentMissingError, match=wanted) as caught:
+        device_type(two, found(), world_sizes={2: "cp_size 2", 4: "cp_size 4"})
+    assert "--only cp_size=2" in str(caught.value)
+
+
 def test_an_interpreter_without_torch_is_refused_with_the_fix() -> None:
     bare = found(versions={}, missing={"torch": "ModuleNotFoundError: No module named 'torch'"})
     with pytest.raises(

@@ -87,6 +87,33 @@ def test_everything_wrong_in_a_file_at_once_with_lines(tmp_path):
     assert said["env.A"] == (5, 'got 1; allowed: text; write it in quotes: "1"')
 
 
+def test_what_another_device_or_launcher_has_is_refused(tmp_path):
+    file = tmp_path / "bad.yaml"
+    file.write_text('launcher: local\nnodes: 4\ndevice:\n  type: cpu\n  model: Xeon\n  capability: "9.0"\n')
+    with pytest.raises(SpecError) as caught:
+        read_runner(file)
+    said = {problem.path: (problem.line, problem.message) for problem in caught.value.problems}
+    assert said == {
+        "nodes": (2, "got 4; launcher local starts jobs on one machine; allowed: 1"),
+        "device.model": (5, "is for a CUDA device; device.type is cpu"),
+        "device.capability": (6, "is for a CUDA device; device.type is cpu"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "why"),
+    [
+        ("h100", 8, ""),
+        ("h100", 16, "c needs 16 devices; runner h100 has 8, and its launcher local does not reach others"),
+        ("slurm-h100", 64, ""),
+        ("slurm-h100", 128, "c needs 128 devices; runner slurm-h100 has 8 on a machine and 8 machines"),
+        ("local", 64, ""),
+    ],
+)
+def test_more_ranks_than_a_runner_allows(name, ranks, why):
+    assert load_runner(name, SHIPPED).beyond(ranks, "c") == why
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
