@@ -12,7 +12,7 @@ import click
 from attnspec.cli._paths import PATH
 from attnspec.errors import EnvironmentMissingError, InputError
 from attnspec.images.building import build, lock_of, stale_files, unresolved_lock
-from attnspec.images.folder import ImageFolder, find_image, image_folders
+from attnspec.images.folder import STANDARD_PROGRAM, ImageFolder, find_image, image_folders
 from attnspec.images.lock import lock_text
 from attnspec.images.pinning import differences_from_lock, package_differences
 from attnspec.images.reference import parse_image
@@ -22,7 +22,11 @@ from attnspec.resources import is_installed
 
 _DIFFERS = 1
 _program = click.option(
-    "--program", type=click.Choice(PROGRAMS), default="podman", show_default=True, help="What keeps images here."
+    "--program",
+    type=click.Choice(PROGRAMS),
+    default=STANDARD_PROGRAM,
+    show_default=True,
+    help="What keeps images here.",
 )
 
 
@@ -45,7 +49,7 @@ def build_command(name: str, program: str, base: str | None, wheels: Path | None
     folder = _find(name)
     found = build(folder, ImageStore(program), base=base, wheels=wheels)
     click.echo(f"built {folder.tag}\nimage ID {found.image_id}")
-    click.echo(f"`attnspec image lock {name}` writes it into {folder.lock_file}", err=True)
+    click.echo(f"{folder.lock_command(program)} writes it into {folder.lock_file}", err=True)
 
 
 @command.command("lock")
@@ -99,7 +103,8 @@ def verify_command(name: str, program: str, as_json: bool) -> int:
     found = (None if lock.image_id is None else store.find(lock.image_id)) or store.find(folder.tag)
     differences = stale_files(folder, lock)
     if found is None and not differences:
-        raise EnvironmentMissingError(f"image {name} is not here; build it, or let `attnspec run` pull it")
+        pulled = "" if lock.pull_reference is None else f", `{program} pull {lock.pull_reference}` fetches it"
+        raise EnvironmentMissingError(f"image {name} is not here; {folder.build_command(program)} builds it{pulled}")
     if found is not None:
         packages = store.packages(found.image_id, folder.contents().python)
         differences += differences_from_lock(lock, found, packages)

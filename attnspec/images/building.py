@@ -15,7 +15,7 @@ from pathlib import Path
 from attnspec.errors import EnvironmentMissingError, InputError
 from attnspec.images.folder import Contents, ImageFolder
 from attnspec.images.lock import Base, Build, Lock
-from attnspec.images.reference import parse_image
+from attnspec.images.reference import by_digest, parse_image
 from attnspec.images.requirements import fetch_wheels
 from attnspec.images.store import ImageStore, StoredImage
 
@@ -59,10 +59,10 @@ def find_base(folder: ImageFolder, contents: Contents, given: str | None, store:
         if locked is None or locked.digest is None:
             raise InputError(
                 f"the digest of image {folder.name}'s base {contents.base} is unresolved; give it: "
-                f"--base {contents.base.partition(':')[0]}@sha256:DIGEST, or an image that is stored here"
+                f"--base {by_digest(contents.base, 'sha256:DIGEST')}, or an image that is stored here"
             )
         return GivenBase(
-            argument=_by_digest(locked.reference, locked.digest), name=locked.reference, digest=locked.digest
+            argument=by_digest(locked.reference, locked.digest), name=locked.reference, digest=locked.digest
         )
     if "@" in given:
         name = parse_image(given)
@@ -72,16 +72,6 @@ def find_base(folder: ImageFolder, contents: Contents, given: str | None, store:
     if held is None:
         raise InputError(f"--base: {given} is not stored here; allowed: such an image, or REGISTRY/NAME@sha256:DIGEST")
     return GivenBase(argument=given, name=given, image_id=held.image_id)
-
-
-def _by_digest(name: str, digest: str) -> str:
-    """A name with a digest in the place of its tag; a registry's port is no tag.
-
-    >>> _by_digest("localhost:5000/python", "sha256:ab"), _by_digest("python:3.11", "sha256:ab")
-    ('localhost:5000/python@sha256:ab', 'python@sha256:ab')
-    """
-    head, colon, tag = name.rpartition(":")
-    return f"{head if colon and '/' not in tag else name}@{digest}"
 
 
 def build_argv(
@@ -145,7 +135,7 @@ def lock_of(folder: ImageFolder, store: ImageStore, *, date: str, pushed: tuple[
     found = store.find(folder.tag)
     if found is None:
         raise EnvironmentMissingError(
-            f"image {folder.name} is not here; `attnspec image build {folder.name}` builds it"
+            f"image {folder.name} is not here; {folder.build_command(store.program)} builds it"
         )
     sums = {
         "containerfile": folder.checksum(folder.containerfile),
@@ -155,12 +145,12 @@ def lock_of(folder: ImageFolder, store: ImageStore, *, date: str, pushed: tuple[
     if stale:
         raise InputError(
             f"image {folder.name} was built from another {' and '.join(stale)} than lie in {folder.path} now; "
-            f"build it again: `attnspec image build {folder.name}`"
+            f"build it again: {folder.build_command(store.program)}"
         )
     contents = folder.contents()
     name, digest, base_id = (found.labels.get(label) or None for label in (_BASE_NAME, _BASE_DIGEST, _BASE_ID))
     assert name is not None
-    argument = name if digest is None else _by_digest(name, digest)
+    argument = name if digest is None else by_digest(name, digest)
     base = GivenBase(argument=argument, name=name, digest=digest, image_id=base_id)
     pushed = pushed or _pushed_before(folder, found.image_id)
     unresolved = {} if pushed else {"manifest_digest": "it has been pushed to no registry"}

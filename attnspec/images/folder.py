@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,8 +14,21 @@ from pydantic import BeforeValidator, Field
 from attnspec.catalog.findings import Finding, Section, error_of, shown
 from attnspec.errors import InputError, nearest
 from attnspec.images.lock import FILE, Lock, read_lock
+from attnspec.images.reference import by_digest
 from attnspec.images.yaml_file import read_section
 from attnspec.resources import shipped
+
+STANDARD_PROGRAM = "podman"
+"""What keeps images here where nobody says so."""
+
+
+def program_flag(program: str) -> str:
+    """What a command of `attnspec image` needs beside a name, to mean this program's images.
+
+    >>> program_flag("podman"), program_flag("docker")
+    ('', ' --program docker')
+    """
+    return "" if program == STANDARD_PROGRAM else f" --program {program}"
 
 
 def _names(value: Any) -> Any:
@@ -83,12 +97,27 @@ class ImageFolder:
         """What is in the image."""
         return read_section(Contents, self.path / "image.yaml")
 
+    def build_command(self, program: str = STANDARD_PROGRAM) -> str:
+        """The command that builds it; with the base where no lock tells its digest, which is the user's to fill in."""
+        base = self.contents().base
+        locked = None
+        with suppress(InputError):  # no lock, or a damaged one
+            locked = self.lock().base
+        known = locked is not None and (locked.digest is not None or locked.image_id is not None)
+        given = "" if known else f" --base {by_digest(base, 'sha256:DIGEST')}"
+        return f"`attnspec image build {self.name}{program_flag(program)}{given}`"
+
+    def lock_command(self, program: str = STANDARD_PROGRAM) -> str:
+        """The command that locks what was built."""
+        return f"`attnspec image lock {self.name}{program_flag(program)}`"
+
     def lock(self) -> Lock:
         """Which image it is. Raises InputError when there is no lock."""
         if not self.lock_file.is_file():
             raise InputError(
                 f"image {self.name} has no lock: {self.lock_file} is missing; "
-                f"`attnspec image build {self.name}` and `attnspec image lock {self.name}` make it"
+                f"`attnspec image build {self.name} --base {by_digest(self.contents().base, 'sha256:DIGEST')}` and "
+                f"{self.lock_command()} make it"
             )
         return read_lock(self.lock_file)
 

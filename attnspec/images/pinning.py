@@ -165,7 +165,8 @@ def declared(choice: Choice, *, scheme: str = "", unpinned: bool = False, by_id:
     if folder is not None:
         reference = None if lock is None else lock.pull_reference or (lock.image_id if by_id else None)
     if reference is None:
-        raise EnvironmentMissingError(_in_no_registry(name, lock, unpinned=unpinned))
+        assert folder is not None
+        raise EnvironmentMissingError(_in_no_registry(folder, lock, unpinned=unpinned))
     if not name.pinned and not unpinned:
         raise _by_tag(name)
     return PinnedImage(
@@ -180,15 +181,15 @@ def declared(choice: Choice, *, scheme: str = "", unpinned: bool = False, by_id:
     )
 
 
-def _in_no_registry(name: ImageName, lock: Lock | None, *, unpinned: bool) -> ImageProblem:
+def _in_no_registry(folder: ImageFolder, lock: Lock | None, *, unpinned: bool) -> ImageProblem:
     known = "it has no lock" if lock is None else lock.unresolved_words() or "it is in no registry"
-    built = "" if lock is not None and lock.image_id else f"`attnspec image build {name}` builds it; "
+    built = "" if lock is not None and lock.image_id else f"{folder.build_command()} builds it; "
     useless = "; --unpinned changes nothing here: the machines that run an image fetch it, and no registry has this one"
     return ImageProblem(
-        name=name.text,
+        name=folder.name,
         why=f"has no reference by digest to pull ({known})",
-        fix=f"{built}push it to a registry that the machines reach: `attnspec image lock {name} --push REGISTRY/NAME`"
-        + (useless if unpinned else ""),
+        fix=f"{built}push it to a registry that the machines reach: "
+        f"`attnspec image lock {folder.name} --push REGISTRY/NAME`" + (useless if unpinned else ""),
     )
 
 
@@ -217,7 +218,7 @@ def _pin_folder(
             ImageProblem(
                 name=folder.name,
                 why="is not here, and its lock names no registry to pull it from",
-                fix=f"`attnspec image build {folder.name}` builds it",
+                fix=f"{folder.build_command(store.program)} builds it",
             )
         )
     if lock is None:
@@ -232,7 +233,7 @@ def _pin_folder(
                 name=folder.name,
                 why=f"is not the locked one ({folder.lock_file})",
                 details=tuple(f"  {line}" for line in wrong),
-                fix=f"`attnspec image lock {folder.name}` locks the one that is here; --unpinned runs it and labels "
+                fix=f"{folder.lock_command(store.program)} locks the one that is here; --unpinned runs it and labels "
                 "the run",
             )
         )

@@ -70,6 +70,16 @@ def parse_image(text: str) -> ImageName:
     )
 
 
+def by_digest(name: str, digest: str) -> str:
+    """A name with a digest in the place of its tag; a registry's port is no tag.
+
+    >>> by_digest("localhost:5000/python", "sha256:ab"), by_digest("python:3.11", "sha256:ab")
+    ('localhost:5000/python@sha256:ab', 'python@sha256:ab')
+    """
+    head, colon, tag = name.rpartition(":")
+    return f"{head if colon and '/' not in tag else name}@{digest}"
+
+
 def is_digest(text: str) -> bool:
     """Whether a text is a digest or image ID, `sha256:` and 64 hexadecimal digits.
 

@@ -210,7 +210,8 @@ def test_of_a_cluster_the_nodes_and_images_are_told(cluster):
     assert (
         "no   image hopper has no reference by digest to pull (manifest_digest, image_id, base.digest, packa" in output
     )
-    assert "fix: `attnspec image build hopper` builds it; push it to a registry that the machines reach: " in output
+    assert "fix: `attnspec image build hopper --base docker.io/" in output
+    assert "@sha256:DIGEST` builds it; push it to a registry that the machines reach: " in output
     assert "Instead:\n  --runner NAME   takes another runner" in output
     assert "--only" not in output
     code, output = told(fits + image.replace(f"@{digest}", ":latest"), "--json")
@@ -289,13 +290,19 @@ def test_images_that_cannot_be_had_are_told_one_by_one_with_what_to_do(tmp_path,
     if given:
         content = json.loads(result.stdout)
         assert content["problems"] == [
-            "image cpu is not here, and its lock names no registry to pull it from; `attnspec image build cpu` builds it",
+            (
+                "image cpu is not here, and its lock names no registry to pull it from; "
+                "`attnspec image build cpu --base docker.io/library/python@sha256:DIGEST` builds it"
+            ),
             f"image {pulled} cannot be used: podman cannot pull {pulled}: gone",
         ]
         assert {answer["usable"] for answer in content["kernels"].values()} == {False}
         return
     assert result.stdout.startswith(f"runner {file.stem}:\n  no   image cpu is not here")
-    assert "\n       fix: `attnspec image build cpu` builds it\n" in result.stdout
+    assert (
+        "\n       fix: `attnspec image build cpu --base docker.io/library/python@sha256:DIGEST` builds it\n"
+        in result.stdout
+    )
     assert f"  no   image {pulled} cannot be used: podman cannot pull" in result.stdout
     assert "Instead:\n  --runner local   runs on what is here\n" in result.stdout
 

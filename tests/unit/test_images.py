@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from attnspec import plugins
-from attnspec.cli.image import lock_command
+from attnspec.cli.image import lock_command, verify_command
 from attnspec.errors import EnvironmentMissingError, InputError, SpecError
 from attnspec.images.building import GivenBase, build_argv, find_base, labels_of, lock_of, stale_files, unresolved_lock
 from attnspec.images.folder import ImageFolder, find_image, image_folders, image_names
@@ -202,7 +202,9 @@ def test_a_lock_tells_what_is_missing(folder):
     with pytest.raises(SpecError, match="image_id: got 'sha256:12'; allowed: sha256: and 64 hexadecimal digits"):
         read_lock(folder.lock_file)
     folder.lock_file.unlink()
-    with pytest.raises(InputError, match=r"image cpu has no lock: .*image.lock is missing; `attnspec image build cpu`"):
+    with pytest.raises(
+        InputError, match=r"image cpu has no lock: .*image.lock is missing; `attnspec image build cpu --base "
+    ):
         folder.lock()
 
 
@@ -243,6 +245,12 @@ def test_another_image_is_refused_with_what_differs(folder, podman):
     assert (found.image_id, found.pinned, found.digest) == (OTHER, False, None)
 
 
+_UNRESOLVED = (
+    "is not here, and its lock names no registry to pull it from; "
+    "`attnspec image build cpu --base docker.io/library/python@sha256:DIGEST` builds it"
+)
+
+
 def test_an_unresolved_lock_pins_nothing(folder, podman):
     folder.lock_file.write_text(lock_text(unresolved_lock(folder, "no registry")))
     podman.hold(**{folder.tag: image(OTHER)})
@@ -251,8 +259,34 @@ def test_an_unresolved_lock_pins_nothing(folder, podman):
     ):
         pin(choice(folder), ImageStore("podman"))
     podman.hold()
-    with pytest.raises(EnvironmentMissingError, match="is not here, and its lock names no registry to pull it from"):
+    with pytest.raises(EnvironmentMissingError, match=_UNRESOLVED):
         pin(choice(folder), ImageStore("podman"))
+
+
+@pytest.mark.parametrize("program", ["podman", "docker"])
+def test_the_command_that_is_advised_names_what_the_build_needs(folder, podman, monkeypatch, program):
+    """Where no digest of a base is known, a build refuses to begin without one."""
+    (podman.folder / "docker").symlink_to(podman.folder / "podman")
+    chosen = "" if program == "podman" else " --program docker"
+    with_base = f"`attnspec image build cpu{chosen} --base docker.io/library/python@sha256:DIGEST`"
+    monkeypatch.chdir(folder.path.parent.parent)
+    for lock in ("unresolved", "none"):
+        if lock == "none":
+            folder.lock_file.unlink()
+        with pytest.raises(InputError, match="--base docker.io/library/python@sha256:DIGEST"):
+            find_base(folder, folder.contents(), None, ImageStore(program))
+        with pytest.raises(EnvironmentMissingError, match=f"image cpu is not here; {with_base} builds it"):
+            lock_of(folder, ImageStore(program), date="2026-01-01T00:00:00Z")
+    locked(folder)
+    assert find_base(folder, folder.contents(), None, ImageStore(program)).digest == DIGEST
+    with pytest.raises(EnvironmentMissingError, match=f"; `attnspec image build cpu{chosen}` builds it"):
+        pin(choice(folder), ImageStore(program))
+    with pytest.raises(EnvironmentMissingError) as caught:
+        verify_command.callback(name="cpu", program=program, as_json=False)
+    assert str(caught.value) == f"image cpu is not here; `attnspec image build cpu{chosen}` builds it"
+    locked(folder, reference=REPOSITORY, manifest_digest=DIGEST)
+    with pytest.raises(EnvironmentMissingError, match=f", `{program} pull {REPOSITORY}@{DIGEST}` fetches it"):
+        verify_command.callback(name="cpu", program=program, as_json=False)
 
 
 def test_a_tag_is_refused(podman):
@@ -302,7 +336,8 @@ def test_why_unpinned_changes_nothing_for_programs_that_fetch_themselves_is_said
     said = str(caught.value)
     known = "manifest_digest: in no registry" if has_lock else "it has no lock"
     assert said.startswith(f"image cpu has no reference by digest to pull ({known}); ")
-    assert ("`attnspec image build cpu` builds it; " in said) != has_lock  # what has an ID was built
+    build = "`attnspec image build cpu --base docker.io/library/python@sha256:DIGEST` builds it; "
+    assert (build in said) != has_lock  # what has an ID was built
     assert "`attnspec image lock cpu --push REGISTRY/NAME`; --unpinned changes nothing here: the machines that" in said
     if has_lock:
         assert declared(choice(folder), unpinned=True, by_id=True).run_as == ID  # podman on the nodes may hold it
