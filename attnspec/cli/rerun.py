@@ -33,6 +33,7 @@ from attnspec.launch.rerun import recorded_place
 from attnspec.launch.run import Order, RunResult, run_plan
 from attnspec.launch.run_folder import RunFolder
 from attnspec.launch.runner_profile import Runner
+from attnspec.plan.requests import runnable
 from attnspec.record.status import Status
 from attnspec.report.run import OpenedRun, open_run
 from attnspec.report.summary import reasons, status_line
@@ -70,7 +71,13 @@ def command(run: Path, allow_drift: bool, out: Path | None) -> int:
         spec_text=text,
         spec_sha256=hashlib.sha256(text.encode()).hexdigest(),
         argv=("attnspec", *sys.argv[1:]),
-        settings={**provenance.get("settings", {}), "rerun_of": str(run.resolve()), "drift": lines},
+        settings={
+            **provenance.get("settings", {}),
+            "only": [] if only == _runnable(opened) else [f"case_id={'|'.join(sorted(only))}"],
+            "limit": None,
+            "rerun_of": str(run.resolve()),
+            "drift": lines,
+        },
         only=only,
         plugins=plugins.loaded_files(),
     )
@@ -92,6 +99,10 @@ def _measured(opened: OpenedRun) -> Iterator[str]:
     rows = opened.cells.select(["case_id", "status"]).to_pylist()
     refused = opened.plan.unsupported
     return (row["case_id"] for row in rows if row["status"] != Status.SKIPPED and row["case_id"] not in refused)
+
+
+def _runnable(opened: OpenedRun) -> frozenset[str]:
+    return frozenset(case.case_id for job in opened.plan.jobs for case in runnable(opened.plan, job))
 
 
 def _place(

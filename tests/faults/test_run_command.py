@@ -94,6 +94,33 @@ def test_only_and_limit_choose_cases_and_later_runs_add_the_rest(work: Host) -> 
 
 
 @pytest.mark.usefixtures("no_page")
+@pytest.mark.parametrize("options", [("--only", "kernel=sdpa"), ("--limit", "1")])
+def test_status_counts_what_the_run_asked_for(
+    work: Host, capsys: pytest.CaptureFixture[str], options: tuple[str, ...]
+) -> None:
+    assert run(*options) == 0
+    (work.folder.path / "lengths.csv").write_text(LENGTHS)
+    capsys.readouterr()
+    assert exit_code(["status", "runs/spec"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == [
+        "runs/spec: 1 case: 1 ok",
+        "the spec has 1 more that the last run did not ask for: 1 not measured yet",
+    ]
+    assert [line.partition(": ")[2] for line in lines if line.startswith("job ")] == ["1 of 1 cases ok, 1 rank"]
+    assert exit_code(["status", "runs/spec", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["cases"], told["statuses"]) == (1, {"ok": 1})
+    assert told["not_asked"] == {"cases": 1, "statuses": {"skipped": 1}}
+    assert run() == 0
+    capsys.readouterr()
+    assert exit_code(["status", "runs/spec"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("runs/spec: 2 cases: 2 ok\n")
+    assert "the spec has" not in out
+
+
+@pytest.mark.usefixtures("no_page")
 def test_a_failed_case_is_exit_code_1_and_told(work: Host, capsys: pytest.CaptureFixture[str]) -> None:
     work.behave(sdpa={"do": "wrong"})
     assert run() == 1
