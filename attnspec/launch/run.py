@@ -196,8 +196,14 @@ def _provenance(plan: Plan, folder: RunFolder, place: Place, order: Order, start
     return {
         **content,
         "planned_for": planned,
-        "runs": [*earlier, {"command": list(order.argv), "started_ns": started_ns}],
+        "runs": [*earlier, _this_run(place, order, started_ns)],
     }
+
+
+def _this_run(place: Place, order: Order, started_ns: int) -> dict[str, Any]:
+    """What stays told of a run when later ones resume it, above all whether its images were pinned then."""
+    images = {name: {"identity": image.identity, "pinned": image.pinned} for name, image in place.images.items()}
+    return {"command": list(order.argv), "started_ns": started_ns, "images": images}
 
 
 def _finish_provenance(folder: RunFolder, provenance: dict[str, Any], signals: StopSignals) -> None:

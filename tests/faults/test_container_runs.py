@@ -96,6 +96,24 @@ def test_a_run_through_apptainer_is_kept_under_the_digest(home):
 
 
 @pytest.mark.slow
+def test_what_was_measured_unpinned_stays_told_once_the_image_is_pinned(home):
+    runner = home / "podman.yaml"
+    pinned = runner.read_text()
+    (home.parent / "bin" / "here").write_text(ID.removeprefix("sha256:"))
+    runner.write_text(pinned.replace(f"@{DIGEST}", ":latest"))
+    assert exit_code(["run", "small.yaml", "--runner", "./podman.yaml", "--out", "run", "--unpinned"]) == 0
+    measured = cell(home / "run")
+    runner.write_text(pinned)
+    assert exit_code(["run", "small.yaml", "--runner", "./podman.yaml", "--out", "run"]) == 0
+    assert cell(home / "run") == measured  # nothing is measured anew
+    held = json.loads((home / "run" / "provenance.json").read_text())
+    assert [facts for one in held["runs"] for facts in one["images"].values()] == [
+        {"identity": ID, "pinned": False},
+        {"identity": ID, "pinned": True},
+    ]
+
+
+@pytest.mark.slow
 def test_an_image_is_pulled_by_digest_run_by_id_and_had_again_for_a_rerun(home, capsys):
     bin_folder = home.parent / "bin"
     assert exit_code(["run", "small.yaml", "--runner", "./podman.yaml", "--out", "run"]) == 3
