@@ -5,7 +5,7 @@ dash on the command line, and files that start with one are no commands. Only th
 list in `attnspec --help` is read off the files' text.
 
 Exit codes: 0 fine; 1 something is wrong, crashed, failed or regressed; 2 bad input or a locked folder; 3 the
-environment lacks something; 130 and 143 on SIGINT and SIGTERM.
+environment lacks something; 130 and 143 on SIGINT and SIGTERM, and of a run 129 on SIGHUP.
 """
 
 from __future__ import annotations

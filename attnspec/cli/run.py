@@ -59,8 +59,8 @@ def command(
     """Run SPEC: sample, measure, verify, collect, report. What an earlier run measured is not measured again.
 
     Ends with 0 when no case failed, 1 when one was wrong, crashed, timed out or failed, 2 for bad input or a folder in
-    use, 3 when this machine lacks what the runner expects or no chosen case can run here, 130 or 143 when stopped by a
-    signal; what was measured until then is kept.
+    use, 3 when this machine lacks what the runner expects or no chosen case can run here, and 130, 143 or 129 when
+    stopped by SIGINT, SIGTERM or SIGHUP; what was measured until then is kept.
     """
     wanted = parse_only(only)
     held = read_spec(spec, overrides, checks=[runner_findings] if runner is None else [])

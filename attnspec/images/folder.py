@@ -141,7 +141,7 @@ def find_image(name: str, folders: Sequence[Path]) -> ImageFolder:
         if (folder / name / "image.yaml").is_file():
             return ImageFolder(folder / name)
     known = image_names(folders)
-    looked = ", ".join(map(str, folders))
+    looked = ", ".join(dict.fromkeys(map(str, folders)))
     raise InputError(
         f"unknown image {name!r}{nearest(name, known)}; allowed: {', '.join(known)}, "
         f"or REGISTRY/NAME@sha256:DIGEST; looked in {looked}"

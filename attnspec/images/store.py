@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import tempfile
@@ -19,6 +20,7 @@ from attnspec.units import format_bytes
 PROGRAMS = ("podman", "docker")
 PULL_S = 3600.0
 LOOK_S = 120.0
+_TLS = re.compile(r"server gave HTTP response to HTTPS client|x509: |tls: ")
 _RENDERERS = {"docker": docker_argv, "podman": podman_argv}
 
 # Runs in the image's interpreter. A package counts once, as the one that an import finds first.
@@ -80,7 +82,9 @@ class ImageStore:
         began_s = time.monotonic()
         done = self._run(["pull", "--quiet", *flags, reference], PULL_S, check=False)
         if done.returncode != 0:
-            raise EnvironmentMissingError(f"{self.program} cannot pull {reference}: {self._last_words(done)}")
+            words = self._last_words(done)
+            fix = pulling_fix(self.program, words)
+            raise EnvironmentMissingError(f"{self.program} cannot pull {reference}: {words}{fix and f'; {fix}'}")
         found = self.find(reference)
         if found is None:
             raise EnvironmentMissingError(f"{self.program} pulled {reference} and does not find it")
@@ -154,6 +158,24 @@ class ImageStore:
         lines = [line for line in (done.stderr or done.stdout).decode(errors="replace").splitlines() if line.strip()]
         words = " ".join(lines[-3:]) or f"exit code {done.returncode}"
         return "; ".join(filter(None, (words, starting_fix(self.program, words))))
+
+
+def pulling_fix(program: str, words: str) -> str:
+    """What to do where a registry does not speak TLS as it should, as far as a program's words tell; else empty. Pure.
+
+    >>> pulling_fix("podman", "http: server gave HTTP response to HTTPS client").partition(";")[0]
+    "where that is as it should be, the runner's `options: {tls_verify: false}` pulls all the same"
+    >>> pulling_fix("podman", "manifest unknown")
+    ''
+    """
+    if not _TLS.search(words):
+        return ""
+    if program == "podman":
+        return (
+            "where that is as it should be, the runner's `options: {tls_verify: false}` pulls all the same; "
+            "so does `insecure = true` for the registry in registries.conf"
+        )
+    return "where that is as it should be, name the registry in `insecure-registries` of docker's daemon.json"
 
 
 def _prefixed(image_id: str) -> str:

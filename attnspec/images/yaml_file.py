@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import ValidationError
 
-from attnspec.catalog.findings import Section, dotted, findings_of
+from attnspec.catalog.findings import Finding, Section, dotted, findings_of
 from attnspec.errors import Problem, SpecError
 from attnspec.spec.yaml_text import parse_yaml
 
 Model = TypeVar("Model", bound=Section)
 
 
-def read_section(model: type[Model], path: Path) -> Model:
-    """The content of a file. Raises SpecError with everything wrong in it."""
+def read_section(
+    model: type[Model], path: Path, check: Callable[[Model], Iterable[Finding]] = lambda read: ()
+) -> Model:
+    """The content of a file. check: what is wrong with it beside the model. Raises SpecError with everything wrong."""
     file = str(path)
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -26,17 +29,21 @@ def read_section(model: type[Model], path: Path) -> Model:
     problems = list(document.problems)
     if not problems:
         try:
-            return model.model_validate(document.value)
+            read = model.model_validate(document.value)
+            findings = list(check(read))
+            if not findings:
+                return read
         except ValidationError as error:
-            for finding in findings_of(error):
-                place = document.place(finding.loc)
-                problems.append(
-                    Problem(
-                        message=finding.message,
-                        file=file,
-                        line=place.line if place else None,
-                        column=place.column if place else None,
-                        path=dotted(finding.loc),
-                    )
+            findings = findings_of(error)
+        for finding in findings:
+            place = document.place(finding.loc)
+            problems.append(
+                Problem(
+                    message=finding.message,
+                    file=file,
+                    line=place.line if place else None,
+                    column=place.column if place else None,
+                    path=dotted(finding.loc),
                 )
+            )
     raise SpecError(problems)

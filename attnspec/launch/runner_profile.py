@@ -14,7 +14,8 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
 from attnspec import plugins
-from attnspec.catalog.findings import Finding, Section, error_of
+from attnspec.catalog.findings import Finding, Section, collect, error_of, not_among
+from attnspec.catalog.params import checked
 from attnspec.errors import InputError, nearest
 from attnspec.images.reference import ImageName
 from attnspec.images.yaml_file import read_section
@@ -32,6 +33,7 @@ from attnspec.support import Device
 
 _SUFFIX = ".yaml"
 _CONTAINERS = ("docker", "podman", "apptainer")
+_TAKE_IMAGES = (*_CONTAINERS, "slurm")
 
 
 class Profile(Section):
@@ -70,7 +72,7 @@ class Profile(Section):
             )
         if self.launcher == "local":
             found += [
-                Finding(message=f"launcher local uses no container; allowed with {', '.join(_CONTAINERS)}", loc=(key,))
+                Finding(message=f"launcher local uses no container; allowed with {', '.join(_TAKE_IMAGES)}", loc=(key,))
                 for key, given in (("image", self.image), ("mounts", self.mounts))
                 if given
             ]
@@ -181,7 +183,7 @@ def load_runner(name: str, folders: Sequence[Path]) -> Runner:
         if (folder / f"{name}{_SUFFIX}").is_file():
             return read_runner(folder / f"{name}{_SUFFIX}")
     known = runner_names(folders)
-    looked = ", ".join(map(str, folders))
+    looked = ", ".join(dict.fromkeys(map(str, folders)))
     raise InputError(
         f"unknown runner {name!r}{nearest(name, known)}; allowed: {', '.join(known)}, or a path; looked in {looked}"
     )
@@ -189,7 +191,18 @@ def load_runner(name: str, folders: Sequence[Path]) -> Runner:
 
 def read_runner(path: Path) -> Runner:
     """The profile in one file. Raises SpecError with everything wrong in it."""
-    return Runner(**dict(read_section(Profile, path)), name=path.stem, file=str(path))
+    return Runner(**dict(read_section(Profile, path, _launcher_findings)), name=path.stem, file=str(path))
+
+
+def _launcher_findings(profile: Profile) -> list[Finding]:
+    """What the launcher says of its options, or that there is no such launcher."""
+    known = plugins.names("launchers")
+    if profile.launcher not in known:
+        hint = "; a launcher of your own is loaded by --plugin FILE"
+        return [Finding(message=f"{not_among(profile.launcher, known)}{hint}", loc=("launcher",))]
+    found: list[Finding] = []
+    collect(found, ("options",), checked, plugins.load("launchers", profile.launcher), profile.options)
+    return found
 
 
 def _dotted(device: ExpectedDevice) -> str:

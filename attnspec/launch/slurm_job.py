@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -47,6 +48,7 @@ from attnspec.wire import EXIT_JOURNAL, EXIT_MISSING, Event, dumps, loads
 
 EXIT_CODES = {"done": 0, "missing": EXIT_MISSING, "journal": EXIT_JOURNAL, "interrupted": 128 + signal.SIGTERM}
 CONTAINER_NOT_STARTED = (125, 126)
+NOT_FOUND = 127
 """Exit codes of podman itself, where nothing of the container ran."""
 FENCE_S = 5.0
 SETTLE_S = 3.0
@@ -270,10 +272,15 @@ def why_not_started(step: Step, end: Ended, log: str) -> str:
     """Why a worker ran nowhere and what to do, where srun or the program of its container says so; else empty. Pure."""
     if words := not_started(log):
         return f"{words}\n{not_started_fix(step, words)}"
-    if step.container is None or end.returncode not in CONTAINER_NOT_STARTED:
+    if step.container is None:
         return ""
-    fix = starting_fix(step.container.program, end.last_lines)
-    return f"{end.last_lines}\n{fix}" if fix else ""
+    program, fix = step.container.program, ""
+    if end.returncode == NOT_FOUND and re.search(rf"\b{program}: (?:command )?not found", end.last_lines):
+        fix = f"{program} must be installed on every node, on the path that jobs have there; or set slurm.container"
+    elif end.returncode in CONTAINER_NOT_STARTED:
+        fix = starting_fix(program, end.last_lines)
+    words = "\n".join(dict.fromkeys(end.last_lines.splitlines()))  # every rank says the same
+    return f"{words}\n{fix}" if fix else ""
 
 
 def _free_port() -> int:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from attnspec.errors import EnvironmentMissingError
 from attnspec.launch.job_runner import Launch, num_packs, template
 from attnspec.launch.provenance import PACKAGE
+from attnspec.launch.runner_profile import Runner
 from attnspec.launch.slurm_cluster import Cluster, SlurmError
 from attnspec.launch.slurm_order import (
     Expected,
@@ -114,14 +115,23 @@ class Submitter:
             raise
         try:
             return self._cluster.submit(argv)
-        except SlurmError as error:
+        except SlurmError as refused:
+            error = _about_flags(refused, self._launch.runner)
             if at_limit(error):
                 shutil.rmtree(folder.path, ignore_errors=True)  # it may be tried many times
-                raise
+                raise error from None
             number = self._cluster.find(submission.token)
             if number is None and not folder.give_up():
                 number = folder.started_as()
             if number is not None:  # sbatch was heard, and its answer lost
                 return number
             folder.write_submission(never)
-            raise
+            raise error from None
+
+
+def _about_flags(error: SlurmError, runner: Runner) -> SlurmError:
+    """The same error, with where the flags that it names stand, when a runner gives them."""
+    extra = () if runner.slurm is None else runner.slurm.extra
+    names = {flag: re.escape(flag.partition("=")[0]) for flag in extra}
+    named = [flag for flag, name in names.items() if re.search(rf"(?<![\w-]){name}(?![\w-])", str(error))]
+    return SlurmError(f"{error}; slurm.extra in {runner.file} gives {', '.join(named)}") if named else error

@@ -170,7 +170,10 @@ def test_a_launcher_whose_program_is_not_here_is_not_usable(toys, monkeypatch):
     assert _launchers.launcher_answer("local")["usable"]
 
 
-def test_a_runner_of_a_launcher_that_is_not_here_is_refused(tmp_path):
+def test_a_runner_of_a_launcher_of_the_user_s_own_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(plugins, "_extra", {kind: {} for kind in plugins.KINDS})
+    (tmp_path / "elsewhere.py").write_text('PLUGIN_KIND = "launchers"\n')
+    plugins.load_file(tmp_path / "elsewhere.py")
     (tmp_path / "away.yaml").write_text("launcher: elsewhere\n")
     result = CliRunner().invoke(doctor.command, ["--runner", str(tmp_path / "away.yaml")], standalone_mode=False)
     assert isinstance(result.exception, InputError)

@@ -18,6 +18,7 @@ from attnspec import plugins
 from attnspec.cli.main import exit_code
 from attnspec.errors import InputError
 from attnspec.launch.run_lock import RunLock, holder, is_held, mark_cancelled
+from attnspec.launch.stop_signals import STOPPING
 from attnspec.report.run import open_run
 
 PROBE = (
@@ -91,6 +92,13 @@ def test_only_and_limit_choose_cases_and_later_runs_add_the_rest(work: Host) -> 
     assert run("--limit", "1") == 0
     assert {row["kernel"]: row["status"] for row in work.rows()} == {"reference": "ok", "sdpa": "ok"}
     assert work.rows("reference")[0]["tflops"] is not None
+
+
+def test_the_help_names_the_exit_code_of_every_signal_that_stops_a_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(["run", "--help"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "130, 143 or 129 when stopped by SIGINT, SIGTERM or SIGHUP" in said
+    assert [128 + number for number in STOPPING] == [130, 143, 129]
 
 
 @pytest.mark.usefixtures("no_page")
@@ -172,12 +180,15 @@ def test_bad_input_is_exit_code_2(
 
 
 @pytest.mark.usefixtures("no_page")
-def test_a_launcher_that_is_not_there_is_exit_code_3(work: Host, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("runners/far.yaml").write_text("launcher: moon\n")
-    assert exit_code(["run", "spec.yaml", "--runner", "far"]) == 3
+def test_a_launcher_that_is_not_there_is_exit_code_2_with_its_line(
+    work: Host, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("runners/far.yaml").write_text("description: far\nlauncher: podmann\n")
+    assert exit_code(["run", "spec.yaml", "--runner", "far"]) == 2
     err = capsys.readouterr().err
-    assert "runner far needs the launcher moon, which is not there; there is: apptainer, docker, fake_launcher, " in err
-    assert "--runner local" in err
+    assert "runners/far.yaml:2" in err
+    assert "launcher: got 'podmann' (did you mean 'podman'?); allowed: apptainer, docker, fake_launcher, " in err
+    assert "--plugin FILE" in err
 
 
 @pytest.mark.usefixtures("no_page")

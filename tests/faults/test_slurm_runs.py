@@ -149,6 +149,15 @@ def test_a_host_that_dies_right_after_submitting_finds_its_job_by_name(
     host.check_complete()
 
 
+def test_a_flag_that_sbatch_refuses_is_told_with_where_it_stands(host: SlurmHost) -> None:
+    host.profile.write_text(RUNNER.replace("time: '10'", "time: '10', extra: ['--exclusive', '--nosuch=1']"))
+    host.behave_cluster(sbatch="unrecognized option '--nosuch'")
+    with pytest.raises(EnvironmentMissingError) as caught:
+        host.run()
+    where = f"slurm.extra in {host.profile} gives --nosuch=1"
+    assert str(caught.value) == f"sbatch failed: unrecognized option '--nosuch'; {where}"
+
+
 def test_what_sbatch_says_is_told_and_the_submission_never_starts(host: SlurmHost) -> None:
     host.behave_cluster(sbatch="Batch job submission failed: Invalid account or account/partition combination")
     with pytest.raises(EnvironmentMissingError, match=r"sbatch failed: Batch job submission failed: Invalid account"):

@@ -315,6 +315,15 @@ def test_a_pull_that_fails_says_why(podman):
         pin(digest, ImageStore("podman"))
 
 
+def test_a_registry_without_tls_is_told_with_the_option_that_pulls_all_the_same(podman):
+    (digest,) = choose([parse_image(f"{REPOSITORY}@{DIGEST}")], [])
+    program = podman.folder / "podman"
+    said = "http: server gave HTTP response to HTTPS client"
+    program.write_text(program.read_text().replace("manifest unknown", said))
+    with pytest.raises(EnvironmentMissingError, match=rf"{said}; .*`options: \{{tls_verify: false\}}` pulls"):
+        pin(digest, ImageStore("podman"))
+
+
 def test_programs_that_fetch_themselves_get_a_reference_by_digest(folder):
     locked(folder, reference=REPOSITORY, manifest_digest=DIGEST)
     found = declared(choice(folder), scheme="docker://")

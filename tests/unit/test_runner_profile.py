@@ -196,6 +196,32 @@ def test_flags_of_sbatch(tmp_path, flag, fine):
         read_runner(file)
 
 
+def test_what_a_launcher_says_of_its_options_comes_with_file_and_line(tmp_path):
+    file = tmp_path / "site.yaml"
+    file.write_text(
+        f"launcher: podman\nimage: registry.example/a@sha256:{'1' * 64}\n"
+        "options:\n  tls_verify: false\n  netwrk: none\n"
+    )
+    with pytest.raises(SpecError) as caught:
+        read_runner(file)
+    (problem,) = caught.value.problems
+    assert (problem.file, problem.line, problem.path) == (str(file), 5, "options.netwrk")
+    assert problem.message.startswith("unknown key 'netwrk' (did you mean 'network'?); allowed: ")
+
+
+def test_an_image_of_the_launcher_that_uses_none_is_refused_with_those_that_do(tmp_path):
+    file = tmp_path / "site.yaml"
+    file.write_text("launcher: local\nimage: cpu\n")
+    with pytest.raises(SpecError, match="allowed with docker, podman, apptainer, slurm"):
+        read_runner(file)
+
+
+def test_a_folder_that_is_looked_in_is_told_once(tmp_path):
+    with pytest.raises(InputError) as caught:
+        load_runner("h10", [tmp_path, *SHIPPED, *SHIPPED])
+    assert str(caught.value).endswith(f"looked in {tmp_path}, {SHIPPED[0]}")
+
+
 @pytest.mark.parametrize(
     ("launcher", "options", "told"),
     [

@@ -27,7 +27,7 @@ from attnspec.launch.slurm_order import (
     starts_without_result,
     submission_folders,
 )
-from attnspec.launch.slurm_place import allocation_of, check_cluster, launcher_params, shortage
+from attnspec.launch.slurm_place import allocation_of, check_cluster, shortage
 from attnspec.launch.slurm_submissions import ENDED, standings
 from attnspec.launch.srun_log import first_failure, not_started, out_of_memory, without_srun
 from attnspec.launch.supervision import Ended
@@ -367,13 +367,16 @@ def test_a_missing_pyxis_is_told_before_anything_is_submitted(tmp_path, containe
         ("podman", 1, "Error: crun: setrlimit `RLIMIT_NOFILE`: Operation not permitted", ""),  # a worker that ran
         ("podman", 126, "Error: crun: executable file `p` not found", ""),
         ("apptainer", 126, "FATAL: setrlimit", ""),
+        ("apptainer", 127, "sh: 1: exec: apptainer: not found", "apptainer must be installed on every node"),
+        ("podman", 127, "sh: line 1: exec: podman: not found", "podman must be installed on every node"),
+        ("apptainer", 127, "/opt/python: not found", ""),
     ],
 )
 def test_a_rank_whose_container_does_not_start_is_told_with_what_to_do(program, code, said, told):
     container = RankContainer(program=program, image="i", image_id=None, run_dir="/r", package="/c/attnspec")
     step = Step(layout=lay_out(2, 1), python="p", code_path="/c", container=container)
     log = f"{said}\nsrun: error: n1: task 0: Exited with exit code {code}\n"
-    why = why_not_started(step, Ended(returncode=code, last_lines=said), log)
+    why = why_not_started(step, Ended(returncode=code, last_lines="\n".join([said] * 8)), log)
     assert why.startswith(f"{said}\n{told}" if told else "")
     assert bool(why) == bool(told)
 
@@ -421,9 +424,8 @@ def test_an_allocation_takes_what_the_profile_says(tmp_path):
 
 
 def test_wrong_options_are_refused(tmp_path):
-    site = runner(tmp_path, "launcher: slurm\ndevice: {type: cpu}\noptions: {jobs_at_once: 0}\n")
-    with pytest.raises(SpecError, match=r"options\.jobs_at_once.*0"):
-        launcher_params(site)
+    with pytest.raises(SpecError, match=r":3: options\.jobs_at_once.*0"):
+        runner(tmp_path, "launcher: slurm\ndevice: {type: cpu}\noptions: {jobs_at_once: 0}\n")
 
 
 @pytest.mark.parametrize(
