@@ -12,7 +12,8 @@ What lowers: as fa2, by the same calls.
 
 nvcc 13 gives each translation unit its own stub of a kernel template. CUTLASS' launching function is shared among them
 all the same, and so launches under another stub than was granted its shared memory: where no causal backward ran ahead,
-a backward ends the process ("CUTLASS error ... Error Internal"). -static-global-template-stub=false mends that.
+a backward ends the process ("CUTLASS error ... Error Internal"). -static-global-template-stub=false asks for the old
+linkage; a build with it has not been run here.
 
 Of xformers, 0.0.34 carries the library; 0.0.35 expects FlashAttention 3's own package. It wants CUDA 12's
 libcudart.so.12, which nvidia-cuda-runtime-cu12 holds and which is loaded from there first. The library is loaded by

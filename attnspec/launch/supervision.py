@@ -240,7 +240,8 @@ class Supervision:
         mates = [] if measured else [one for one in self._mates.get(culprit, ()) if one in others and one != culprit]
         if mates:
             self._solo.update(dict.fromkeys(mates))
-            told += f", and so {'is' if len(mates) == 1 else 'are'} {', '.join(mates)}, which does the same"
+            are, do = ("is", "does") if len(mates) == 1 else ("are", "do")
+            told += f", and so {are} {', '.join(mates)}, which {do} the same"
         return [Tell(text=f"case {culprit}: {reason}; {told}")]
 
     def _give_up(self, status: Status, code: str, reason: str) -> list[Instruction]:

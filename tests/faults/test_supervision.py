@@ -106,6 +106,14 @@ def test_a_case_that_ends_the_worker_while_it_is_timed_has_no_mates() -> None:
     assert again == StartWorker(case_ids=("fwd_bwd", "other", "bwd"), solo=("bwd",))
 
 
+def test_several_that_do_the_same_are_told_in_the_plural() -> None:
+    held = Supervision([["a", "b", "c", "d"]], MEASURE, {"a": ["a", "b", "c"]})
+    held.begin(0)
+    told, _ = feed(held, hello(), turn("a", "setup"), Ended(returncode=1))
+    assert isinstance(told, Tell)
+    assert told.text.endswith(", and so are b, c, which do the same")
+
+
 def test_a_culprit_that_crashes_alone_is_recorded() -> None:
     held = machine(["a", "b"], ["c"])
     held.begin(0)
