@@ -4,6 +4,7 @@ Each case warms up until two turns agree or a tenth of its budget is spent, then
 order drawn anew each time, at least min_iters in all, until its median's interval is narrow or its budget is spent.
 Before each round it runs untimed until the device has settled under its own load: whatever ran before leaves the chip
 hot or cool, so that the same kernel differed by 12 percent behind different neighbours on an H200 at its power limit.
+A fifth of that is enough where the chip was left at the clock that the case is known to run at.
 Nothing here knows a device or a file.
 """
 
@@ -22,13 +23,16 @@ from attnspec.wire import Measure
 
 LEAST_ROUNDS = 5
 """The bootstrap draws rounds, so there must be some."""
-TURN_NS = 10_000_000
-"""A turn of a short case is made about this long: reading events and writing the journal cost a millisecond."""
+TURN_NS = 40_000_000
+"""A turn of a short case is made about this long: at its power limit a chip's clock wanders within some 20 ms."""
 MOST_ITERATIONS = 50
 WARM_AGREEMENT = 0.05
 WARM_SHARE = 0.1
-MOST_SETTLE_SHARE = 8
+MOST_SETTLE_SHARE = 4
 """An iteration of so many times the settling time is long enough to settle by itself."""
+SAME_CLOCK = 0.005
+BRIEF_SHARE = 0.2
+"""Of the settling, where the last round left the chip at the clock that the case had in its own rounds."""
 NUM_RESAMPLES = 300
 
 
@@ -45,7 +49,8 @@ class Timed:
     """A case in the loop. rounds_done: journaled by earlier attempts, for this pack.
 
     samples_ns: elapsed times of this attempt by round. warm_s, spent_s: wall time of the warm-up and of the rounds.
-    ahead: untimed iterations before each round. error: what ended it early.
+    ahead: untimed iterations before a round, behind a case at another clock. clocks_mhz: the SM clock by round, where
+    it could be read. error: what ended it early.
     """
 
     case_id: str
@@ -55,6 +60,7 @@ class Timed:
     warm_s: float = 0.0
     spent_s: float = 0.0
     ahead: int = 0
+    clocks_mhz: list[float] = field(default_factory=list)
     error: Exception | None = None
     _budgeted_s: float = 0.0
     _iterations: int = 1
@@ -110,6 +116,7 @@ class _Loop:
         self.on_turn, self.on_round, self.on_failure = on_turn, on_round, on_failure
         self.least_iterations = min(max(1, -(-measure.min_iters // LEAST_ROUNDS)), MOST_ITERATIONS)
         self.least_rounds = -(-measure.min_iters // self.least_iterations)
+        self._clock_before_mhz: float | None = None
 
     def warm_up(self, case: Timed) -> None:
         """Turns until two agree or a share of the budget is spent. Verification ran the same calls a moment ago."""
@@ -121,7 +128,7 @@ class _Loop:
             if taken is None:
                 return
             case.warm_s += self.now_s() - started
-            elapsed, cost_s = self._agreed(taken, self.now_s() - started)
+            elapsed, cost_s, _ = self._agreed(taken, self.now_s() - started)
             now = median(elapsed)
             self._learn(case, cost_s / iterations)
             stationary = before is not None and abs(now - before) <= WARM_AGREEMENT * before
@@ -133,14 +140,18 @@ class _Loop:
     def take_round(self, case: Timed) -> None:
         """One round, handed to `on_round`."""
         started = self.now_s()
-        taken = self._turn(case, case._iterations, case.ahead)
+        ahead = self._ahead(case)
+        self._clock_before_mhz = None
+        taken = self._turn(case, case._iterations, ahead)
         if taken is None:
             return
-        elapsed, cost_s = self._agreed(taken, self.now_s() - started)
+        elapsed, cost_s, self._clock_before_mhz = self._agreed(taken, self.now_s() - started)
+        if self._clock_before_mhz is not None:
+            case.clocks_mhz.append(self._clock_before_mhz)
         self.on_round(case, taken)
         case.samples_ns.append(elapsed)
         case.spent_s += cost_s
-        per_iteration_s = cost_s / (case.ahead + case._iterations)
+        per_iteration_s = cost_s / (ahead + case._iterations)
         case._budgeted_s += per_iteration_s * case._iterations
         self._learn(case, per_iteration_s)
 
@@ -158,6 +169,13 @@ class _Loop:
         bounds = block_bootstrap_median(case.samples_ns, seed=seed, num_resamples=NUM_RESAMPLES)
         every = [one for held in case.samples_ns for one in held]
         return relative_half_width(bounds, median(every)) <= self.measure.ci
+
+    def _ahead(self, case: Timed) -> int:
+        """Iterations until the clock that the last round left has become the case's own."""
+        before, own = self._clock_before_mhz, median(case.clocks_mhz) if case.clocks_mhz else None
+        if before is None or own is None or abs(before - own) > SAME_CLOCK * own:
+            return case.ahead
+        return int(BRIEF_SHARE * case.ahead)
 
     def _learn(self, case: Timed, per_iteration_s: float) -> None:
         """How many iterations a turn takes, from what one of the last turn cost."""
@@ -179,9 +197,12 @@ class _Loop:
             return None
         return taken
 
-    def _agreed(self, taken: list[Sample], cost_s: float) -> tuple[list[float], float]:
-        *elapsed, cost_s = self.agree([*(float(sample.elapsed_ns) for sample in taken), cost_s])
-        return elapsed, cost_s
+    def _agreed(self, taken: list[Sample], cost_s: float) -> tuple[list[float], float, float | None]:
+        """Of all ranks: each iteration's time, what the turn cost, and the SM clock, if all could read it."""
+        clocks = [sample.sm_clock_mhz for sample in taken if sample.sm_clock_mhz is not None]
+        slowness = 1 / median(clocks) if clocks else math.inf
+        *elapsed, cost_s, slowness = self.agree([*(float(sample.elapsed_ns) for sample in taken), cost_s, slowness])
+        return elapsed, cost_s, None if math.isinf(slowness) else 1 / slowness
 
     def _iterations_for(self, cost_s: float) -> int:
         fitting = int(TURN_NS / 1e9 / cost_s) if cost_s > 0 else MOST_ITERATIONS
@@ -191,8 +212,8 @@ class _Loop:
 def settling(settle_s: float, cost_s: float) -> int:
     """Iterations that fill the settling time; none of those that are much longer than that.
 
-    >>> settling(0.025, 0.001), settling(0.025, 0.02), settling(0.025, 0.3), settling(0.0, 0.001)
-    (25, 2, 0, 0)
+    >>> settling(0.075, 0.001), settling(0.075, 0.05), settling(0.075, 0.3), settling(0.0, 0.001)
+    (75, 2, 0, 0)
     """
     if cost_s <= 0 or cost_s >= MOST_SETTLE_SHARE * settle_s:
         return 0

@@ -1,14 +1,18 @@
 """A CUDA device in simulated time: one stream of operations behind a host that enqueues them.
 
 Host calls cost host time; operations run on the device after what was enqueued before them and after their enqueueing.
+A full queue makes the host wait.
 """
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from types import SimpleNamespace
 
 CYCLES_PER_NS = 2.0
 LAUNCH_NS = 5_000
+QUEUE_LENGTH = 1024
 
 
 class Device:
@@ -17,14 +21,18 @@ class Device:
         self.free_ns = 0
         self.flush_ns = flush_ns
         self.log: list[str] = []
+        self.queue: deque[float] = deque(maxlen=QUEUE_LENGTH)
 
     def enqueue(self, name: str, duration_ns: float, launch_ns: int = LAUNCH_NS) -> None:
+        if len(self.queue) == QUEUE_LENGTH:
+            self.host_ns = max(self.host_ns, math.ceil(self.queue[0]))
         self.host_ns += launch_ns
         self.free_ns = max(self.free_ns, self.host_ns) + duration_ns
+        self.queue.append(self.free_ns)
         self.log.append(name)
 
     def synchronize(self, *_):
-        self.host_ns = max(self.host_ns, int(self.free_ns))
+        self.host_ns = max(self.host_ns, math.ceil(self.free_ns))
 
     def kernel(self, duration_ns: float, launch_ns: int = LAUNCH_NS):
         return lambda: self.enqueue("kernel", duration_ns, launch_ns)
@@ -46,7 +54,7 @@ class Device:
                 return device.host_ns >= self.at_ns
 
             def synchronize(self):
-                device.synchronize()
+                device.host_ns = max(device.host_ns, math.ceil(self.at_ns))
 
             def elapsed_time(self, other):
                 return (other.at_ns - self.at_ns) / 1e6

@@ -36,6 +36,18 @@ def test_time_of_many_launches_is_device_time_only(device):
     assert timer.held
 
 
+def test_a_full_queue_is_no_host_time(device):
+    def run():
+        for _ in range(20):
+            device.enqueue("kernel", 20_000)
+
+    timer = CudaClock(None).timer(Step(run=run))
+    timer.round(2)
+    samples = timer.round(20, ahead=150)
+    assert {sample.host_ns for sample in samples} == {100_000}
+    assert {sample.elapsed_ns for sample in samples} == {400_000}
+
+
 def test_flush_hold_and_alignment_lie_before_the_start_event_and_untimed_work_first(device):
     clock = CudaClock(None, align=lambda: device.log.append("all-reduce"), streams=lambda: ["communication"])
     assert clock.flush_bytes == 100 * 2**20
@@ -46,13 +58,23 @@ def test_flush_hold_and_alignment_lie_before_the_start_event_and_untimed_work_fi
     ]
 
 
+@pytest.mark.parametrize(("kernel_ns", "held"), [(5_000_000, 1), (20_000, 10)])
+def test_the_chip_rests_only_where_the_host_might_be_late(device, kernel_ns, held):
+    timer = CudaClock(None).timer(Step(run=device.kernel(kernel_ns, 15_000)))
+    timer.round(3)
+    device.log.clear()
+    samples = timer.round(7, ahead=3)
+    assert {sample.elapsed_ns for sample in samples} == {kernel_ns}
+    assert device.log.count("spin") - 10 == held  # one spin an iteration measures the SM clock
+
+
 def test_iterations_ahead_run_like_the_others_and_are_no_samples(device):
     clock = CudaClock(None)
     device.log.clear()
     timer = clock.timer(Step(run=device.kernel(5_000)))
     assert len(timer.round(2, ahead=3)) == 2
     assert device.log.count("kernel") == device.log.count("flush") == 5
-    assert timer.settle_ns == 25_000_000
+    assert timer.settle_ns == 75_000_000
 
 
 def test_sm_clock_is_cycles_over_device_time(device):
