@@ -6,7 +6,9 @@ python tests/gpu/clock_against_do_bench.py OUT.parquet
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -14,16 +16,16 @@ import pyarrow.parquet as pq
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from attnspec.execute.cuda_clock import CudaClock, CudaTimer
+from attnspec.execute.cuda_clock import CLOCK_CYCLES, CudaClock, CudaTimer
 from attnspec.execute.prepared import Step
 from attnspec.execute.rounds import settling
-from attnspec.stats import median
+from attnspec.stats import median, percentile
 
 SEQLENS = tuple(2**power for power in range(10, 16))
 TURNS = 9
-REP_MS = 15
-OVERHEAD_MS = 0.2
-"""What an iteration costs beside the call: emptying L2, holding the queue, reading the clock."""
+REP_MS = 75
+OVERHEAD_MS = 0.1
+"""What an iteration costs beside the call: emptying L2 and reading the clock."""
 MS = 1e6
 
 
@@ -32,6 +34,37 @@ class NoHold(CudaClock):
 
     def hold(self, duration_ns: float) -> None:
         """Nothing."""
+
+
+@dataclass
+class Way:
+    """One way to take times. by_turn: times in ms; clocks_mhz: the SM clock beside each, where it was read."""
+
+    take: Callable[[], tuple[list[float], list[float]]]
+    by_turn: list[list[float]] = field(default_factory=list)
+    clocks_mhz: list[float] = field(default_factory=list)
+
+    def turn(self) -> None:
+        """One more."""
+        times, clocks = self.take()
+        self.by_turn.append(times)
+        self.clocks_mhz += clocks
+
+    @property
+    def times_ms(self) -> list[float]:
+        """All of them."""
+        return [one for turn in self.by_turn for one in turn]
+
+    @property
+    def spread(self) -> float:
+        """(p80 - p20) / median."""
+        times = self.times_ms
+        return (percentile(times, 80) - percentile(times, 20)) / median(times)
+
+    def over(self, other: Way) -> float:
+        """The median over turns of this one's median over the other's."""
+        pairs = zip(self.by_turn, other.by_turn, strict=True)
+        return median([median(mine) / median(theirs) for mine, theirs in pairs])
 
 
 def attention(seqlen: int, *, causal: bool, backend: SDPBackend) -> Callable[[], Any]:
@@ -45,61 +78,114 @@ def attention(seqlen: int, *, causal: bool, backend: SDPBackend) -> Callable[[],
     return run
 
 
-def compare(run: Callable[[], Any], clock: CudaClock, unheld: CudaClock, turns: int = TURNS) -> dict[str, float]:
-    """Medians over turns in ms: ours, ours without holding the queue, do_bench's; and the median ratio within a turn.
+@contextmanager
+def clock_read_in_do_bench(clock: CudaClock) -> Iterator[list[float]]:
+    """Inside, do_bench reads the SM clock before each iteration, by a spin that also gives the host time to go ahead."""
+    from triton import runtime
 
-    In short turns and in changing order, each begun by 25 ms of the same calls, so that all find the chip alike.
+    driver, read, events = runtime.driver.active, [], []
+    clear = driver.clear_cache
+
+    def clear_cache(cache: Any) -> None:
+        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        before.record()
+        torch.cuda._sleep(CLOCK_CYCLES)
+        after.record()
+        events.append((before, after))
+        clear(cache)
+
+    driver.clear_cache = clear_cache
+    try:
+        yield read
+    finally:
+        driver.clear_cache = clear
+        torch.cuda.synchronize()
+        found = (clock.sm_clock_mhz(before.elapsed_time(after) * MS) for before, after in events)
+        read += [one for one in found if one is not None]
+
+
+def compare(run: Callable[[], Any], clock: CudaClock, unheld: CudaClock, turns: int = TURNS) -> dict[str, float]:
+    """Medians in ms of ours, ours without holding the queue, do_bench, and do_bench with the SM clock read.
+
+    In turns of changing order, each begun by the settling time of the same calls, so that all find the chip alike.
+    Ratios are medians over turns; `spread` is (p80 - p20) / median of all samples.
     """
     from triton.testing import do_bench
 
     timers = clock.timer(Step(run=run)), unheld.timer(Step(run=run))
     timers[1].held = False
+    settle_ms = clock.settle_ns / MS
     iteration_ms = do_bench(run, warmup=25, rep=25, return_mode="median")
-    iterations = max(3, min(20, round(REP_MS / iteration_ms)))
-    ahead = settling(clock.settle_ns / MS, iteration_ms + OVERHEAD_MS)
+    iterations = max(3, min(100, round(REP_MS / iteration_ms)))
+    ahead = settling(settle_ms, iteration_ms + OVERHEAD_MS)
+    for timer in timers:
+        timer.round(3)
 
-    def ours(timer: CudaTimer) -> float:
-        return median([sample.elapsed_ns for sample in timer.round(iterations, ahead=ahead)]) / MS
+    def ours(timer: CudaTimer) -> tuple[list[float], list[float]]:
+        samples = timer.round(iterations, ahead=ahead)
+        return [one.elapsed_ns / MS for one in samples], [one.sm_clock_mhz for one in samples if one.sm_clock_mhz]
 
-    ways: Sequence[Callable[[], float]] = (
-        lambda: ours(timers[0]),
-        lambda: ours(timers[1]),
-        lambda: float(do_bench(run, warmup=25, rep=REP_MS, return_mode="median")),
+    def theirs() -> tuple[list[float], list[float]]:
+        return list(do_bench(run, warmup=settle_ms, rep=REP_MS, return_mode="all")), []
+
+    def theirs_with_clock() -> tuple[list[float], list[float]]:
+        with clock_read_in_do_bench(clock) as read:
+            times, _ = theirs()
+        return times, read[-len(times) :]
+
+    held, without, bench, clocked = ways = (
+        Way(lambda: ours(timers[0])),
+        Way(lambda: ours(timers[1])),
+        Way(theirs),
+        Way(theirs_with_clock),
     )
-    orders = [sorted(range(3), key=lambda one, turn=turn: (one + turn) % 3) for turn in range(turns)]
-    taken = [{which: ways[which]() for which in order} for order in orders]
+    for turn in range(turns):
+        for at in range(len(ways)):
+            ways[(at + turn) % len(ways)].turn()
     hosts = [sample.host_ns / MS for sample in timers[0].round(20)]
-    held, without, theirs = (median([one[which] for one in taken]) for which in range(3))
+    ours_mhz, clocked_mhz = median(held.clocks_mhz), median(clocked.clocks_mhz)
     return {
-        "ours_ms": held,
-        "unheld_ms": without,
-        "do_bench_ms": theirs,
-        "ours_over_do_bench": median([one[0] / one[2] for one in taken]),
-        "unheld_over_do_bench": median([one[1] / one[2] for one in taken]),
+        "ours_ms": median(held.times_ms),
+        "unheld_ms": median(without.times_ms),
+        "do_bench_ms": median(bench.times_ms),
+        "clocked_do_bench_ms": median(clocked.times_ms),
+        "ours_over_do_bench": held.over(bench),
+        "unheld_over_do_bench": without.over(bench),
+        "ours_over_clocked_do_bench": held.over(clocked),
+        "ours_over_clocked_do_bench_in_cycles": held.over(clocked) * ours_mhz / clocked_mhz,
+        "ours_mhz": ours_mhz,
+        "clocked_do_bench_mhz": clocked_mhz,
+        "ours_spread": held.spread,
+        "do_bench_spread": bench.spread,
         "host_ms": median(hosts),
     }
 
 
-def main(path: str) -> None:
-    """Measure and write."""
-    device = torch.device("cuda", 0)
+def rows_of(device: torch.device, seqlens: Sequence[int] = SEQLENS) -> Iterator[dict[str, Any]]:
+    """A row for each backend, mask and length."""
     clock, unheld = CudaClock(device), NoHold(device)
-    rows = [
-        {
-            "device": torch.cuda.get_device_name(device),
-            "torch": torch.__version__,
-            "backend": backend.name,
-            "mask": "causal" if causal else "full",
-            "seqlen": seqlen,
-            **compare(attention(seqlen, causal=causal, backend=backend), clock, unheld),
-        }
-        for backend in (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION)
-        for causal in (False, True)
-        for seqlen in SEQLENS
-    ]
-    pq.write_table(pa.Table.from_pylist(rows), path)
-    for row in rows:
-        print(" ".join(f"{value:.4f}" if isinstance(value, float) else str(value) for value in row.values()))
+    for backend in (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION):
+        for causal in (False, True):
+            for seqlen in seqlens:
+                yield {
+                    "device": torch.cuda.get_device_name(device),
+                    "torch": torch.__version__,
+                    "backend": backend.name,
+                    "mask": "causal" if causal else "full",
+                    "seqlen": seqlen,
+                    **compare(attention(seqlen, causal=causal, backend=backend), clock, unheld),
+                }
+
+
+def main(path: str) -> None:
+    """Measure and write; the table holds what was measured so far at any time."""
+    rows = []
+    for row in rows_of(torch.device("cuda", 0)):
+        rows.append(row)
+        pq.write_table(pa.Table.from_pylist(rows), path)
+        print(
+            " ".join(f"{value:.4f}" if isinstance(value, float) else str(value) for value in row.values()), flush=True
+        )
 
 
 if __name__ == "__main__":
