@@ -30,14 +30,18 @@ def apart_of(implementation: Implementation) -> str | None:
 
 
 def group_jobs(cases: Iterable[Case], *, runner: str, images: Sequence[Image]) -> tuple[Job, ...]:
-    """Jobs in the order in which their first cases come; groups within a job likewise.
+    """Jobs in the order in which their first cases come. Within a job one length after another, in the order in which
+    lengths come, and within a length groups as they come: a job that is stopped has measured the first ones for all
+    masks.
 
     One job has one image, and of a kernel's providers none that wants a process of its own beside another.
     """
     held: dict[_JobKey, dict[tuple[str, Level], list[Case]]] = {}
     envs: dict[_JobKey, Mapping[str, str]] = {}
     keys: dict[tuple[int, int, int], _JobKey] = {}  # by identity: cases share environments and implementations
+    lengths: dict[tuple[int, int], int] = {}
     for case in cases:
+        lengths.setdefault(_length(case), len(lengths))
         known = (id(case.implementation), case.cp_size, id(case.env))
         if known not in keys:
             image, apart = image_for(case.implementation, images), apart_of(case.implementation)
@@ -54,12 +58,16 @@ def group_jobs(cases: Iterable[Case], *, runner: str, images: Sequence[Image]) -
             apart=apart,
             groups=tuple(
                 WorkloadGroup(workload=members[0].workload, level=level, cases=tuple(members))
-                for (_, level), members in groups.items()
+                for (_, level), members in sorted(groups.items(), key=lambda group: lengths[_length(group[1][0])])
             ),
         )
         for key, groups in held.items()
         for image, world_size, _, apart in (key,)
     )
+
+
+def _length(case: Case) -> tuple[int, int]:
+    return case.workload.mask_node.seqlen_q, case.workload.mask_node.seqlen_k
 
 
 def restrict(plan: Plan, cases: Iterable[Case]) -> Plan:

@@ -52,6 +52,14 @@ def test_a_request_survives_the_wire_and_asks_every_supported_case_once(plan):
     assert set(asked) == {case.case_id for case in plan.cases} - set(plan.unsupported)
 
 
+def test_a_job_does_one_length_for_all_masks_before_the_next(plan):
+    """Lengths come as the spec has them: 1K, then 512."""
+    job = job_of(plan, 1, env=True)
+    asked = [(group.workload.mask_node.seqlen_q, group.workload.mask_node.mask) for group in job.groups]
+    masks = ["full", "varlen_causal", "sliding_window_causal"]
+    assert asked == [(seqlen, mask) for seqlen in (1024, 512) for mask in masks]
+
+
 def test_a_request_names_the_artifacts_of_its_workloads(plan):
     request = job_request(plan, job_of(plan, 2, env=False), run_dir="/run", attempt=1, device="cpu")
     by_id = plan.workloads
