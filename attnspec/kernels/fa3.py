@@ -10,10 +10,9 @@ without keys has out 0, lse -inf. Paged keys (page_table) are for the forward on
 
 What lowers: as fa2, by the same calls.
 
-nvcc 13 gives each translation unit its own stub of a kernel template. CUTLASS' launching function is shared among them
-all the same, and so launches under another stub than was granted its shared memory: where no causal backward ran ahead,
-a backward ends the process ("CUTLASS error ... Error Internal"). -static-global-template-stub=false asks for the old
-linkage; a build with it has not been run here.
+To build a part of it, keep all backward kernels of a head dimension in one translation unit, as the package does. CUTLASS'
+kernels are static there and its launching function is not: split, a launch may take another unit's kernel, which was
+not granted its shared memory, and the process ends ("CUTLASS error ... Error Internal").
 
 Of xformers, 0.0.34 carries the library; 0.0.35 expects FlashAttention 3's own package. It wants CUDA 12's
 libcudart.so.12, which nvidia-cuda-runtime-cu12 holds and which is loaded from there first. The library is loaded by
@@ -40,10 +39,7 @@ PROVIDERS = (
         name="flash-attn-3",
         distribution="flash-attn-3",
         module="flash_attn_interface",
-        fix=(
-            "build hopper/ of github.com/Dao-AILab/flash-attention (python setup.py install; with nvcc 13 and "
-            "-static-global-template-stub=false, else some backwards end the process)"
-        ),
+        fix="build hopper/ of github.com/Dao-AILab/flash-attention (python setup.py install)",
     ),
     Provider(
         name="xformers",
