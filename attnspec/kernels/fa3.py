@@ -10,9 +10,9 @@ without keys has out 0, lse -inf. Paged keys (page_table) are for the forward on
 
 What lowers: as fa2, by the same calls.
 
-To build a part of it, keep all backward kernels of a head dimension in one translation unit, as the package does. CUTLASS'
-kernels are static there and its launching function is not: split, a launch may take another unit's kernel, which was
-not granted its shared memory, and the process ends ("CUTLASS error ... Error Internal").
+To build a part of it, keep all backward kernels of a head dimension in one translation unit, as the package does.
+CUTLASS' kernels are static there and its launching function is not: split, a launch may take another unit's kernel,
+which was not granted its shared memory, and the process ends ("CUTLASS error ... Error Internal").
 
 Of xformers, 0.0.34 carries the library; 0.0.35 expects FlashAttention 3's own package. It wants CUDA 12's
 libcudart.so.12, which nvidia-cuda-runtime-cu12 holds and which is loaded from there first. The library is loaded by
