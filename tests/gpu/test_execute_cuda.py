@@ -108,7 +108,8 @@ class TestClock:
         pytest.importorskip("triton.testing")
         run = attention(8192, causal=True, backend=SDPBackend.CUDNN_ATTENTION)
         found = compare(run, clock, NoHold(device))
-        assert found["ours_over_do_bench"] == pytest.approx(1, abs=0.01), found
+        assert found["ours_over_clocked_do_bench_in_cycles"] == pytest.approx(1, abs=0.01), found
+        assert found["ours_over_do_bench"] == pytest.approx(1, abs=0.03), found  # the chip's clock wanders as far
 
 
 class TestTensors:
