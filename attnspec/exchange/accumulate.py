@@ -75,28 +75,29 @@ class Sum:
 
         A first part that does not waits for the next, so that nothing is filled with zeros where that one does.
         """
-        early = self._early
-        if self._sum is None and early is None and not whole:
-            self._early = part_BTND, rows
-            return
-        self._early = None
+        early, self._early = self._early, None
         if self._sum is None and whole:
             self._sum = part_BTND
-        else:
-            self._started()[:, rows].add_(part_BTND)
-        if early is not None:
-            self._started()[:, early[1]].add_(early[0])
+            if early is None:
+                return
+            part_BTND, rows = early
+        elif self._sum is None:
+            if early is None:
+                self._early = part_BTND, rows
+                return
+            self._sum = self._placed(*early)
+        if self._many and self._sum.dtype in HALF:
+            self._sum = self._sum.to(torch.float32)
+        self._sum[:, rows].add_(part_BTND)
 
     def result(self) -> Tensor:
         """In the inputs' type; zeros when nothing was added."""
-        if self._early is not None:
-            part_BTND, rows = self._early
-            self._started()[:, rows] = part_BTND
-        return self._started().to(self._like.dtype)
-
-    def _started(self) -> Tensor:
         if self._sum is None:
-            self._sum = torch.zeros_like(self._like, dtype=wide(self._like.dtype) if self._many else self._like.dtype)
-        elif self._many and self._sum.dtype in HALF:
-            self._sum = self._sum.to(torch.float32)
-        return self._sum
+            self._sum = torch.zeros_like(self._like) if self._early is None else self._placed(*self._early)
+        return self._sum.to(self._like.dtype)
+
+    def _placed(self, part_BTND: Tensor, rows: slice) -> Tensor:
+        """The part in zeros over all slots."""
+        made = torch.zeros_like(self._like, dtype=wide(self._like.dtype) if self._many else self._like.dtype)
+        made[:, rows] = part_BTND
+        return made
