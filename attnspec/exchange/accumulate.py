@@ -68,20 +68,36 @@ class Sum:
     def __init__(self, like_BTND: Tensor, *, many: bool) -> None:
         self._like, self._many = like_BTND, many
         self._sum: Tensor | None = None
+        self._early: tuple[Tensor, slice] | None = None
 
     def add(self, part_BTND: Tensor, rows: slice, *, whole: bool) -> None:
-        """A part over `rows`; the first one that covers all slots is taken over and changed in place."""
+        """A part over `rows`; the first one that covers all slots is taken over and changed in place.
+
+        A first part that does not waits for the next, so that nothing is filled with zeros where that one does.
+        """
+        early, self._early = self._early, None
         if self._sum is None and whole:
             self._sum = part_BTND
-            return
-        if self._sum is None:
-            self._sum = torch.zeros_like(self._like, dtype=wide(self._like.dtype) if self._many else self._like.dtype)
-        elif self._many and self._sum.dtype in HALF:
+            if early is None:
+                return
+            part_BTND, rows = early
+        elif self._sum is None:
+            if early is None:
+                self._early = part_BTND, rows
+                return
+            self._sum = self._placed(*early)
+        if self._many and self._sum.dtype in HALF:
             self._sum = self._sum.to(torch.float32)
         self._sum[:, rows].add_(part_BTND)
 
     def result(self) -> Tensor:
         """In the inputs' type; zeros when nothing was added."""
         if self._sum is None:
-            return torch.zeros_like(self._like)
+            self._sum = torch.zeros_like(self._like) if self._early is None else self._placed(*self._early)
         return self._sum.to(self._like.dtype)
+
+    def _placed(self, part_BTND: Tensor, rows: slice) -> Tensor:
+        """The part in zeros over all slots."""
+        made = torch.zeros_like(self._like, dtype=wide(self._like.dtype) if self._many else self._like.dtype)
+        made[:, rows] = part_BTND
+        return made

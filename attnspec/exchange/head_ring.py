@@ -108,12 +108,13 @@ class HeadStages:
         exchange = self._exchange
         out_BTND = guard.room(q_BTND, q_BTND.shape)
         saved, coming_back = [], []
-        coming = exchange.spread(0, q_BTND, kv, transport, guard)
+        following = exchange.spread(0, q_BTND, kv, transport, guard)
         for number in range(self._num_stages):
+            coming = following
+            if number + 1 < self._num_stages:  # packed while the first stage travels
+                following = exchange.spread(number + 1, q_BTND, kv, transport, guard)
             q_BTHD, kv_BTHD = coming.wait()
             assert kv_BTHD is not None
-            if number + 1 < self._num_stages:
-                coming = exchange.spread(number + 1, q_BTND, kv, transport, guard)
             made = self._inner.forward(q_BTHD, kv_BTHD, transport, guard)
             saved.append(Stage(q_BTHD=q_BTHD, kv=kv_BTHD, forward=made))
             coming_back.append(exchange.collect(number, [made.out_BTND], transport, guard))
@@ -128,11 +129,12 @@ class HeadStages:
         exchange = self._exchange
         dq_BTND, dkv = guard.room(q_BTND, q_BTND.shape), guard.room(kv, kv.shape)
         coming_back = []
-        coming = exchange.spread(0, dout_BTND, None, transport, guard)
+        following = exchange.spread(0, dout_BTND, None, transport, guard)
         for number, stage in enumerate(cast(list[Stage], forward.saved)):
-            dout_BTHD, _ = coming.wait()
+            coming = following
             if number + 1 < self._num_stages:
-                coming = exchange.spread(number + 1, dout_BTND, None, transport, guard)
+                following = exchange.spread(number + 1, dout_BTND, None, transport, guard)
+            dout_BTHD, _ = coming.wait()
             grads = stage.backward(self._inner, dout_BTHD, transport, guard)
             coming_back.append(exchange.collect(number, grads, transport, guard))
         for one in coming_back:

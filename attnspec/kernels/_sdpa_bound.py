@@ -124,9 +124,13 @@ class OperatorSdpa:
         return self._frame.of_rows(dout_BTND)
 
     def load_forward(self, out_BTND: Tensor, lse_BNT: Tensor) -> Forward:
-        """Views of the rectangle's rows; lse +inf, so weight 0, on rows that see no key anywhere."""
+        """Views of the rectangle's rows; lse +inf, so weight 0, on rows that see no key anywhere.
+
+        Only a mask has such rows: all of a rectangle's and of packed documents' see keys.
+        """
         lse = lse_BNT[:, :, self._frame.rows]
-        lse = lse.masked_fill(lse.isneginf(), float("inf"))
+        if self._frame.empty_rows is not None:
+            lse = lse.masked_fill(lse.isneginf(), float("inf"))
         return Forward(out=self._frame.of_rows(out_BTND), lse=self._operator.lse_in(lse))
 
     def forward(self, inputs: Inputs) -> Forward:

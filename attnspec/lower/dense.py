@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnspec.lower.intervals import IntervalMask, interval_mask
-from attnspec.slices import AttnSlices, SliceType, merge
+from attnspec.lower.segments import single
+from attnspec.slices import AttnSlices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,25 +54,22 @@ class DenseMask:
 
 
 def rectangle(slices: AttnSlices) -> Rectangle | None:
-    """The slices as one full or causal rectangle, or None. Empty rows at its top are cut off.
+    """The slices together as one full or causal rectangle, or None. Empty rows at its top are cut off.
 
     >>> rectangle(AttnSlices.from_rows([(0, 5, 0, 2, 1)], seqlen_q=5, seqlen_k=2))
     Rectangle(q_start=3, q_end=5, k_start=0, k_end=2, causal=True)
     >>> rectangle(AttnSlices.from_rows([(0, 2, 0, 2, 2)], seqlen_q=2, seqlen_k=2)) is None
     True
     """
-    held = merge(slices)
-    if len(held) != 1:
+    one = single(slices)
+    if one is None or one.lower is not None:
         return None
-    q_start, q_end, k_start, k_end = map(int, held.ranges[0])
-    kind = SliceType(int(held.types[0]))
-    if kind is SliceType.CAUSAL:
-        q_start = max(q_start, q_end - (k_end - k_start))
-        # A single row that sees every key is a full rectangle, whatever its type says.
-        return Rectangle(q_start=q_start, q_end=q_end, k_start=k_start, k_end=k_end, causal=q_end - q_start > 1)
-    if kind is SliceType.FULL or q_end - q_start == 1:
-        return Rectangle(q_start=q_start, q_end=q_end, k_start=k_start, k_end=k_end, causal=False)
-    return None
+    # A causal rectangle ends on its diagonal; behind a diagonal that reaches the last key earlier comes a full one.
+    if one.upper is not None and one.q_end - 1 + one.upper != one.k_end - 1:
+        return None
+    return Rectangle(
+        q_start=one.q_start, q_end=one.q_end, k_start=one.k_start, k_end=one.k_end, causal=one.upper is not None
+    )
 
 
 def dense_mask(slices: AttnSlices) -> DenseMask:

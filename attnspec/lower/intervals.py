@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from attnspec.lower.segments import join, pieces_of_edges
-from attnspec.slices import AttnSlices, edges, merge, row_intervals
+from attnspec.lower.segments import single
+from attnspec.slices import AttnSlices, row_intervals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -58,10 +58,9 @@ def band(slices: AttnSlices) -> Band | None:
     >>> band(AttnSlices.from_rows([(0, 2, 0, 2, 0), (2, 4, 2, 4, 0)], seqlen_q=4, seqlen_k=4)) is None
     True
     """
-    segments = join(pieces_of_edges(edges(merge(slices))))
-    if len(segments) != 1:
+    one = single(slices)
+    if one is None:
         return None
-    one = segments[0]
     # Rows above and below the segment see nothing only where a diagonal has left the keys by then.
     above = one.q_start == 0 or (one.upper is not None and one.q_start + one.upper <= one.k_start)
     below = one.q_end == slices.seqlen_q or (one.lower is not None and one.q_end - 1 + one.lower >= one.k_end - 1)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attnspec.slices import Edges, RowIntervals
+from attnspec.slices import AttnSlices, Edges, RowIntervals, joined_bands
 from attnspec.slices.edges import IntArray
 
 
@@ -201,6 +201,26 @@ def join(pieces: Iterable[Piece]) -> list[Segment]:
         ending[grown.q_end].append(grown)
     made = (growing.segment() for growing in done)
     return sorted(made, key=lambda one: (one.q_start, one.k_start))
+
+
+def single(slices: AttnSlices) -> Segment | None:
+    """The whole mask as one segment, or None. Slices may meet in rows and in keys, as those of a zigzag do.
+
+    >>> quarters = [(0, 4, 0, 4, 1), (4, 8, 0, 4, 0), (4, 8, 4, 8, 1)]
+    >>> single(AttnSlices.from_rows(quarters, seqlen_q=8, seqlen_k=8))
+    Segment(q_start=0, q_end=8, k_start=0, k_end=8, lower=None, upper=0)
+    """
+    held = joined_bands(slices)
+    if (np.diff(held.offsets) > 1).any():
+        return None
+    columns = (held.q_start[held.band], held.q_end[held.band], held.lo, held.hi, held.lo_slope, held.hi_slope)
+    grown: _Growing | None = None
+    for piece in (Piece(*row) for row in zip(*(column.tolist() for column in columns), strict=True)):
+        if grown is None:
+            grown = _Growing(piece)
+        elif piece.q_start != grown.q_end or not grown.absorb(piece):
+            return None
+    return None if grown is None else grown.segment()
 
 
 def split_stairs(pieces: list[Piece]) -> Iterator[list[Piece]]:

@@ -6,7 +6,7 @@ from attnspec.slices.clipping import clip, take
 from attnspec.slices.dense import dense
 from attnspec.slices.edges import Edges, edges
 from attnspec.slices.grid import grid_counts
-from attnspec.slices.intervals import RowIntervals, row_intervals
+from attnspec.slices.intervals import RowIntervals, joined_bands, row_intervals
 from attnspec.slices.measure import area, column_counts, row_counts
 from attnspec.slices.merging import merge
 from attnspec.slices.ranges import from_ranges
@@ -26,6 +26,7 @@ __all__ = [
     "from_arrow",
     "from_ranges",
     "grid_counts",
+    "joined_bands",
     "merge",
     "read_areas",
     "row_counts",

@@ -37,6 +37,20 @@ class RowIntervals:
         return np.asarray((self.hi - self.lo).sum(axis=0))
 
 
+def joined_bands(slices: AttnSlices) -> Bands:
+    """The rows between neighbouring starts and ends of disjoint slices; slices that touch on all of them are one item.
+
+    >>> halves = AttnSlices.from_rows([(0, 4, 0, 2, 0), (0, 4, 2, 6, 1)], seqlen_q=4, seqlen_k=6)
+    >>> made = joined_bands(halves)
+    >>> made.lo.tolist(), made.hi.tolist(), made.hi_slope.tolist()
+    ([0], [3], [1])
+    """
+    made = edges(slices)
+    cuts = cut(made)
+    _check_size(int(cuts.count.sum()), "pieces of slices between row boundaries")
+    return _joined(bands(made, cuts))
+
+
 def row_intervals(slices: AttnSlices, rows: IntArray | None = None) -> RowIntervals:
     """The allowed keys of all query rows, or of `rows` (any order), as maximal intervals.
 
@@ -49,10 +63,7 @@ def row_intervals(slices: AttnSlices, rows: IntArray | None = None) -> RowInterv
     ([[0, 0, 0, 1, 2, 3]], [[1, 2, 3, 4, 5, 6]])
     """
     wanted = np.arange(slices.seqlen_q, dtype=np.int64) if rows is None else np.asarray(rows, dtype=np.int64)
-    made = edges(slices)
-    cuts = cut(made)
-    _check_size(int(cuts.count.sum()), "pieces of slices between row boundaries")
-    held = _joined(bands(made, cuts))
+    held = joined_bands(slices)
     if len(held.band) == 0 or len(wanted) == 0:
         empty = np.zeros((0, len(wanted)), dtype=np.int64)
         return RowIntervals(rows=wanted, lo=empty, hi=empty)

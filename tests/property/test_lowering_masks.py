@@ -12,7 +12,7 @@ from mask_examples import NAMES, example
 from attnspec.lower.block_mask import block_mask, num_table_entries
 from attnspec.lower.dense import dense_mask, rectangle
 from attnspec.lower.intervals import band, interval_mask
-from attnspec.slices import AttnSlices, area, dense
+from attnspec.slices import AttnSlices, area, clip, dense
 
 QUICK = settings(deadline=None, max_examples=60)
 DOCUMENTS = st.lists(st.one_of(st.integers(0, 12), st.just(1)), min_size=1, max_size=7).filter(any)
@@ -118,6 +118,23 @@ def test_a_rectangle_is_exact_and_has_no_empty_row(slices):
     picture[made.q_start : made.q_end, made.k_start : made.k_end] = cells
     np.testing.assert_array_equal(picture, dense(slices))
     assert cells.any(axis=1).all()
+
+
+@QUICK
+@given(ANY, st.data())
+def test_slices_that_were_cut_in_rows_and_keys_are_the_same_band_and_rectangle(slices, data):
+    row, key = (data.draw(st.integers(0, length)) for length in (slices.seqlen_q, slices.seqlen_k))
+    rows = [
+        cut
+        for q_start, q_end in ((row, slices.seqlen_q), (0, row))
+        for k_start, k_end in ((0, key), (key, slices.seqlen_k))
+        for cut in clip(slices, q_start, q_end, k_start, k_end).rows()
+    ]
+    cut = AttnSlices.from_rows(rows, seqlen_q=slices.seqlen_q, seqlen_k=slices.seqlen_k)
+    assert rectangle(cut) == rectangle(slices)
+    whole = band(slices)
+    if whole is None or whole.lower is None or whole.lower != whole.upper:  # rows that share no key are not joined
+        assert band(cut) == whole
 
 
 @pytest.mark.parametrize("name", ["full", "causal", "sliding_window", "sliding_window_causal"])

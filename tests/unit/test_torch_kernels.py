@@ -3,6 +3,7 @@
 import importlib
 import sys
 
+import numpy as np
 import pytest
 import torch
 from mask_examples import NAMES, example
@@ -12,6 +13,7 @@ from attnspec.kernels import _sdpa_bound, flex, sdpa
 from attnspec.lower.dense import dense_mask
 from attnspec.shape import Shape
 from attnspec.slices import AttnSlices, dense
+from attnspec.strategies import ring_p2p
 from attnspec.support import Device, Problem
 
 CPU = Device(type="cpu")
@@ -77,6 +79,18 @@ def test_sdpa_flash_takes_documents_and_no_other_mask():
             assert code == "no_lowering"
             assert "torch's flash backend takes no mask: only full, causal, and documents" in reason
     assert {form("flash", example(name, [100, 0, 156]), CPU) for name in NAMES} == {"rectangle", "mask"}
+
+
+@pytest.mark.parametrize("cp_size", [2, 4])
+@pytest.mark.parametrize("kind", [0, 1])
+def test_no_step_of_a_ring_over_full_or_causal_takes_a_dense_mask(kind, cp_size):
+    """The pieces of a zigzag meet in rows and in keys; together they are one rectangle."""
+    slices = AttnSlices.from_rows([(0, 256, 0, 256, kind)], seqlen_q=256, seqlen_k=256)
+    plan = ring_p2p.shard(ring_p2p.Params(), slices, np.array([256]), problem().shape, cp_size)
+    calls = [call for rank in range(cp_size) for call in plan.calls(rank)]
+    assert len(calls) == cp_size**2
+    for backend in ("cudnn", "flash", "efficient", "math"):
+        assert {form(backend, call.slices) for call in calls} == {"rectangle"}
 
 
 def test_bottom_right_causal_is_native_only_where_torch_aligns_it_so():
