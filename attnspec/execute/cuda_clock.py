@@ -1,14 +1,15 @@
 """The CUDA clock: events time the device and not the launch.
 
 Per iteration, on the current stream: the untimed part; a write over a buffer larger than L2; a spin kernel that holds
-the queue until the whole iteration is enqueued, unless an iteration that lasts longer has yet to begin; with several
-ranks a one-element all-reduce; the start event; the iteration; a wait for every other stream that it used; the end
-event; and a short spin of known cycles whose duration gives the SM clock. An iteration whose start event had passed
+the queue until the whole iteration is enqueued, unless iterations that together last longer have yet to begin; with
+several ranks a one-element all-reduce; the start event; the iteration; a wait for every other stream that it used; the
+end event; and a short spin of known cycles whose duration gives the SM clock. An iteration whose start event had passed
 before it was enqueued is taken again with a longer hold.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -167,11 +168,14 @@ class CudaTimer:
         return one
 
     def _is_behind(self) -> bool:
-        """Whether the device has an iteration to do that has not begun and lasts longer than the queue would be held.
+        """Whether the iterations that the device has not begun last longer than the queue would be held.
 
         Then nothing need rest the chip: at its power limit it would run the faster for it.
         """
-        return self._lasts_ns >= self._hold_ns and bool(self._enqueued) and not self._enqueued[-1].start.query()
+        if self._lasts_ns <= 0:
+            return False
+        enough = math.ceil(self._hold_ns / self._lasts_ns)
+        return enough <= len(self._enqueued) and not self._enqueued[-enough].start.query()
 
     def _is_late(self, start: Any, host_ns: int) -> bool:
         """Whether the host kept the device waiting; then the iteration is taken again, under a longer hold."""

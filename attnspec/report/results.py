@@ -29,6 +29,7 @@ LONG_SEQLEN = 8192
 MISS_SHARE = 0.05
 MOST_SPREAD = 0.03
 MOST_LINES = 20
+CLOCK_STEP_MHZ = 100
 
 
 @cache
@@ -116,6 +117,26 @@ def stability(folder: str) -> str:
     head = ("implementation", "mask", "pass", "seqlen", "(p80 - p20) / median", "in cycles")
     also = f"{wide} of {len(cycles)} whose clock was read do in cycles"
     return f"{told}, {also}{shown}:\n\n{table(head, lines)}"
+
+
+def spread_by_clock(folder: str) -> str:
+    """How far the middle of the samples spreads from 8K, by the median SM clock of a case."""
+    _, rows = _opened(folder)
+    held: dict[int, list[float]] = {}
+    for _, row in _ok(rows):
+        if row["seqlen"] >= LONG_SEQLEN and row["sm_clock_mhz"] is not None:
+            spread = (row["time_ms_p80"] - row["time_ms_p20"]) / row["time_ms_median"]
+            held.setdefault(int(row["sm_clock_mhz"] // CLOCK_STEP_MHZ), []).append(spread)
+    lines = [
+        (
+            f"{step * CLOCK_STEP_MHZ} to {(step + 1) * CLOCK_STEP_MHZ}",
+            str(len(spreads)),
+            f"{np.median(spreads):.1%}",
+            str(sum(spread > MOST_SPREAD for spread in spreads)),
+        )
+        for step, spreads in sorted(held.items())
+    ]
+    return table(("SM clock, MHz", "cases", "median of (p80 - p20) / median", "over 3 percent"), lines)
 
 
 def _spreads_in_cycles(run: OpenedRun, case_ids: Sequence[str]) -> dict[str, float]:

@@ -58,9 +58,13 @@ def test_flush_hold_and_alignment_lie_before_the_start_event_and_untimed_work_fi
     ]
 
 
-@pytest.mark.parametrize(("kernel_ns", "held"), [(5_000_000, 1), (20_000, 10)])
-def test_the_chip_rests_only_where_the_host_might_be_late(device, kernel_ns, held):
-    timer = CudaClock(None).timer(Step(run=device.kernel(kernel_ns, 15_000)))
+@pytest.mark.parametrize(
+    ("kernel_ns", "launch_ns", "held"),
+    [(5_000_000, 15_000, 1), (400_000, 300_000, 2), (20_000, 15_000, 3), (20_000, 300_000, 10)],
+)
+def test_the_chip_rests_only_where_the_host_might_be_late(device, kernel_ns, launch_ns, held):
+    """Until enough iterations are ahead, or always where the host is slower than the device."""
+    timer = CudaClock(None).timer(Step(run=device.kernel(kernel_ns, launch_ns)))
     timer.round(3)
     device.log.clear()
     samples = timer.round(7, ahead=3)

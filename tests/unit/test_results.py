@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -124,6 +125,31 @@ def test_spreads_over_3_percent_are_listed_with_what_is_left_of_them_at_one_cloc
     lines = results.stability(made).splitlines()
     assert lines[0] == "2 of 3 cases spread over 3 percent, 1 of 2 whose clock was read do in cycles:"
     assert lines[-2:] == ["| fa4 | full | fwd | 8K | 10.0% | 0.0% |", "| fa3 | full | fwd | 8K | 4.0% |  |"]
+
+
+def test_spreads_by_clock(folder):
+    cells = [
+        cell("fa3", spread=0.01, sm_clock_mhz=1980.0),
+        cell("fa4", spread=0.02, sm_clock_mhz=1650.0),
+        cell("flex", spread=0.04, sm_clock_mhz=1610.0),
+        cell("fa2", 4096, spread=0.5, sm_clock_mhz=1610.0),
+        cell("ffa", spread=0.5),
+    ]
+    assert results.spread_by_clock(folder(cells)).splitlines()[2:] == [
+        "| 1600 to 1700 | 2 | 3.0% | 1 |",
+        "| 1900 to 2000 | 1 | 1.0% | 0 |",
+    ]
+
+
+def test_both_clocks_side_by_side(tmp_path):
+    row = {
+        "backend": "FLASH_ATTENTION", "mask": "causal", "seqlen": 8192, "ours_ms": 1.98, "do_bench_ms": 2.016,
+        "ours_over_do_bench": 0.9738, "ours_over_clocked_do_bench": 0.9891,
+        "ours_over_clocked_do_bench_in_cycles": 0.9956, "host_ms": 0.0619, "ours_spread": 0.033, "do_bench_spread": 0.0257,
+    }  # fmt: skip
+    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "clock_against_do_bench.parquet")
+    *_, line = results.beside_do_bench(str(tmp_path)).splitlines()
+    assert line == "| flash, causal | 8K | 1.98 | 2.02 | 0.974 | 0.989 | 0.996 | 0.062 | 3.3% | 2.6% |"
 
 
 def test_costs_leave_compilation_and_verification_out_of_the_rest(folder):
