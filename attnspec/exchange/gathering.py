@@ -139,15 +139,30 @@ class GatheredKeys:
         total = torch.empty_like(kv, dtype=dtype) if complete else torch.zeros_like(kv, dtype=dtype)
         pairs = list(zip(self._calls, cast(list[Tensor], forward.saved), strict=True))
         pairs.sort(key=lambda pair: not pair[0].all_keys)
-        for number, (call, lse_BNR) in enumerate(pairs):
-            dq, dk, dv = call.backward_of_rows(q_BTND, kv, forward.out, lse_BNR, dout_BTND)
+        parts: list[tuple[slice, tuple[Tensor, Tensor]]] = []
+        for call, lse_BNR in pairs:
+            dq, *dkv = call.backward_of_rows(q_BTND, kv, forward.out, lse_BNR, dout_BTND)
             rows.put(call, dq)
-            for target, part in zip(total, (dk, dv), strict=True):
-                if number == 0:
-                    target[:, call.keys].copy_(part)
-                else:
-                    target[:, call.keys].add_(part)
+            parts.append((call.keys, (dkv[0], dkv[1])))
+        for which, target in enumerate(total):
+            _sum_into(target, [(keys, both[which]) for keys, both in parts])
         return rows.whole, self._order.by_rank(total)
+
+
+def _sum_into(target_BSGD: Tensor, parts: list[tuple[slice, Tensor]]) -> None:
+    """The sum of parts, each over some keys, written in one pass where two suffice: the first one over all keys."""
+    if not parts:
+        return
+    (keys, first), *others = parts
+    if others and first.shape == target_BSGD.shape and first.dtype == target_BSGD.dtype:
+        (keys, second), *others = others
+        torch.add(first[:, keys], second, out=target_BSGD[:, keys])
+        for alone in (slice(0, keys.start), slice(keys.stop, None)):
+            target_BSGD[:, alone].copy_(first[:, alone])
+    else:
+        target_BSGD[:, keys].copy_(first)
+    for keys, part in others:
+        target_BSGD[:, keys].add_(part)
 
 
 class _Rows:
