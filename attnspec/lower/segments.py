@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attnspec.slices import AttnSlices, Edges, RowIntervals, joined_bands
+from attnspec.slices.bands import Bands
 from attnspec.slices.edges import IntArray
 
 
@@ -59,6 +60,13 @@ def pieces_of_edges(made: Edges) -> list[Piece]:
     """The trapezoids of a table of slices, sorted by row and key."""
     columns = (made.q_start, made.q_end, made.lo, made.hi, made.lo_slope, made.hi_slope)
     return sorted(Piece(*row) for row in zip(*(column.tolist() for column in columns), strict=True))
+
+
+def pieces_of_bands(held: Bands) -> Iterator[Piece]:
+    """The trapezoids between neighbouring row boundaries, sorted by row and key."""
+    columns = (held.q_start[held.band], held.q_end[held.band], held.lo, held.hi, held.lo_slope, held.hi_slope)
+    for row in zip(*(column.tolist() for column in columns), strict=True):
+        yield Piece(*row)
 
 
 def pieces_of_rows(rows: RowIntervals) -> list[Piece]:
@@ -213,9 +221,8 @@ def single(slices: AttnSlices) -> Segment | None:
     held = joined_bands(slices)
     if (np.diff(held.offsets) > 1).any():
         return None
-    columns = (held.q_start[held.band], held.q_end[held.band], held.lo, held.hi, held.lo_slope, held.hi_slope)
     grown: _Growing | None = None
-    for piece in (Piece(*row) for row in zip(*(column.tolist() for column in columns), strict=True)):
+    for piece in pieces_of_bands(held):
         if grown is None:
             grown = _Growing(piece)
         elif piece.q_start != grown.q_end or not grown.absorb(piece):

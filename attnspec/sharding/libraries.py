@@ -18,7 +18,7 @@ RING_FLASH_ATTN = Provider(
     distribution="ring-flash-attn",
     module="ring_flash_attn",
     requires=">=0.1.8",
-    fix="pip install 'attnspec[ring-flash-attn]', after flash-attn",
+    fix="pip install 'attnspec[ring-flash-attn]' 'transformers>=4.51,<5.4', after flash-attn",
 )
 YUNCHANG = Provider(
     name="yunchang",

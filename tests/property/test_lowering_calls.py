@@ -13,12 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mask_examples import NAMES, example
 
+from attnspec import plugins
 from attnspec.errors import UnsupportedError
 from attnspec.lower.columns import transposed
 from attnspec.lower.ffa import ffa_ranges
 from attnspec.lower.startend import startend_rows
 from attnspec.lower.varlen import varlen_plan
-from attnspec.slices import AttnSlices, check, dense, take
+from attnspec.shape import Shape
+from attnspec.slices import AttnSlices, check, clip, dense, merge, take
 
 QUICK = settings(deadline=None, max_examples=60)
 DOCUMENTS = st.lists(st.one_of(st.integers(0, 12), st.just(1)), min_size=1, max_size=7).filter(any)
@@ -41,6 +43,14 @@ STARTEND_FORMS = {
 
 def of_rows(rows, seqlen_q, seqlen_k):
     return AttnSlices.from_rows(rows, seqlen_q=seqlen_q, seqlen_k=seqlen_k)
+
+
+@st.composite
+def one_slice(draw):
+    seqlen_q, seqlen_k = draw(st.integers(1, 24)), draw(st.integers(1, 24))
+    q = sorted(draw(st.tuples(st.integers(0, seqlen_q), st.integers(0, seqlen_q))))
+    k = sorted(draw(st.tuples(st.integers(0, seqlen_k), st.integers(0, seqlen_k))))
+    return of_rows([(*q, *k, draw(st.integers(0, 3)))], seqlen_q, seqlen_k)
 
 
 @st.composite
@@ -280,6 +290,60 @@ def test_ffa_ranges_are_exact(slices, batch):
     spans = sorted(map(tuple, made.q_ranges.tolist()))
     meet = any(later[0] < earlier[1] for earlier, later in pairwise(spans))
     assert made.q_disjoint == (not meet)
+
+
+@QUICK
+@given(ANY)
+def test_ffa_ranges_change_only_where_that_pays(slices):
+    plain, made = merge(slices), ffa_ranges(slices)
+    spans = sorted(map(tuple, plain.ranges[:, :2].tolist()))
+    meet = any(later[0] < earlier[1] for earlier, later in pairwise(spans))
+    pays = meet and (len(made.types) < len(plain) or made.q_disjoint)
+    assert len(made.types) <= len(plain)
+    same = np.array_equal(np.hstack([made.q_ranges, made.k_ranges]), plain.ranges)
+    assert pays or (same and np.array_equal(made.types, plain.types))
+
+
+@QUICK
+@given(one_slice(), st.data())
+def test_a_slice_cut_in_rows_and_keys_is_one_ffa_range(slices, data):
+    row, key = (data.draw(st.integers(0, length)) for length in (slices.seqlen_q, slices.seqlen_k))
+    rows = [
+        part
+        for q_start, q_end in ((row, slices.seqlen_q), (0, row))
+        for k_start, k_end in ((0, key), (key, slices.seqlen_k))
+        for part in clip(slices, q_start, q_end, k_start, k_end).rows()
+    ]
+    made = ffa_ranges(of_rows(rows, slices.seqlen_q, slices.seqlen_k))
+    assert len(made.types) == (1 if dense(slices).any() else 0)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("name", ["full", "causal", "varlen_full", "varlen_causal"])
+def test_a_step_of_a_ring_is_one_ffa_range_a_document(name, size):
+    docs = [40, 64, 200, 8] if name.startswith("varlen") else [312]
+    slices = example(name, docs)
+    strategy = plugins.load("strategies", "ring_p2p")
+    shape = Shape(batch=1, num_heads_q=2, num_heads_kv=2, head_dim=8, dtype="float32")
+    plan = strategy.shard(strategy.Params(), slices, docs, shape, size)
+    for rank in range(size):
+        for call in plan.calls(rank):
+            made = ffa_ranges(call.slices)
+            assert (len(made.types), made.q_disjoint) == (len(docs), True)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_masks_themselves_are_the_same_ffa_ranges_as_ever(name):
+    plain, made = merge(example(name, MANY_DOCUMENTS)), ffa_ranges(example(name, MANY_DOCUMENTS))
+    np.testing.assert_array_equal(np.hstack([made.q_ranges, made.k_ranges]), plain.ranges)
+    np.testing.assert_array_equal(made.types, plain.types)
+
+
+def test_ffa_ranges_of_very_many_pieces_are_left_as_they_are():
+    rows = [(key, 2048, key, key + 1, 0) for key in range(2048)]
+    started = time.process_time()
+    assert len(ffa_ranges(of_rows(rows, 2048, 2048)).types) == 2048
+    assert time.process_time() - started < 2
 
 
 def of_startend(made, seqlen_q, seqlen_k):

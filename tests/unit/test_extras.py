@@ -34,9 +34,11 @@ def test_what_to_do_about_a_provider(name):
         assert provider.fix.startswith(ELSEWHERE[name])
         return
     assert f"'attnspec[{name}]'" in provider.fix
-    requirement, *_ = EXTRAS[name]
+    requirement, *others = EXTRAS[name]
     assert requirement.split("[")[0].split(">")[0] == provider.distribution
     assert requirement.endswith(provider.requires)
+    for other in others:  # what it imports may be there and be too new
+        assert f"'{other}'" in provider.fix
 
 
 def test_torch_itself_is_an_extra():
