@@ -63,7 +63,7 @@ class Outputs:
 
 
 class Sum:
-    """The sum of gradients over slots of one tensor. many: as in Outputs."""
+    """The sum of gradients over slots of one tensor. many: as in Outputs. Parts stay as they are until the result."""
 
     def __init__(self, like_BTND: Tensor, *, many: bool) -> None:
         self._like, self._many = like_BTND, many

@@ -6,6 +6,7 @@ suffixes as in attnspec.support.bound.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import cast
 
 import numpy as np
@@ -37,6 +38,10 @@ def bind_gathering(
         Slots(plan.keys.slots(rank), plan.keys.num_slots, device.type),
         transport,
     )
+
+
+KeyPart = tuple[slice, Tensor, Tensor]
+"""Keys that a call saw, and the gradients dk and dv of these."""
 
 
 class KeyOrder:
@@ -135,34 +140,46 @@ class GatheredKeys:
         assert kv is not None
         rows = _Rows(q_BTND, self._calls)
         dtype = wide(kv.dtype) if self._widened else kv.dtype
-        complete = any(call.all_keys for call in self._calls)
-        total = torch.empty_like(kv, dtype=dtype) if complete else torch.zeros_like(kv, dtype=dtype)
         pairs = list(zip(self._calls, cast(list[Tensor], forward.saved), strict=True))
         pairs.sort(key=lambda pair: not pair[0].all_keys)
-        parts: list[tuple[slice, tuple[Tensor, Tensor]]] = []
-        for call, lse_BNR in pairs:
-            dq, *dkv = call.backward_of_rows(q_BTND, kv, forward.out, lse_BNR, dout_BTND)
-            rows.put(call, dq)
-            parts.append((call.keys, (dkv[0], dkv[1])))
-        for which, target in enumerate(total):
-            _sum_into(target, [(keys, both[which]) for keys, both in parts])
+
+        def parts() -> Iterator[KeyPart]:
+            for call, lse_BNR in pairs:
+                dq, dk, dv = call.backward_of_rows(q_BTND, kv, forward.out, lse_BNR, dout_BTND)
+                rows.put(call, dq)
+                yield call.keys, dk, dv
+
+        total = summed(parts(), kv, dtype)
         return rows.whole, self._order.by_rank(total)
 
 
-def _sum_into(target_BSGD: Tensor, parts: list[tuple[slice, Tensor]]) -> None:
-    """The sum of parts, each over some keys, written in one pass where two suffice: the first one over all keys."""
-    if not parts:
-        return
-    (keys, first), *others = parts
-    if others and first.shape == target_BSGD.shape and first.dtype == target_BSGD.dtype:
-        (keys, second), *others = others
-        torch.add(first[:, keys], second, out=target_BSGD[:, keys])
-        for alone in (slice(0, keys.start), slice(keys.stop, None)):
-            target_BSGD[:, alone].copy_(first[:, alone])
+def summed(parts: Iterator[KeyPart], like: Tensor, dtype: torch.dtype) -> Tensor:
+    """Gradients of keys and values, (2, B, S, G, D), from parts over some keys each; one over all of them comes first.
+
+    Where that has the wanted type, it and the next are added in one pass.
+    """
+    first = next(parts, None)
+    if first is None:
+        return torch.zeros_like(like, dtype=dtype)
+    keys, *grads = first
+    complete = grads[0].shape == like[0].shape
+    second = next(parts, None) if complete and grads[0].dtype == dtype else None
+    total = torch.empty_like(like, dtype=dtype) if complete else torch.zeros_like(like, dtype=dtype)
+    if second is None:
+        for target, part in zip(total, grads, strict=True):
+            target[:, keys].copy_(part)
     else:
-        target_BSGD[:, keys].copy_(first)
-    for keys, part in others:
-        target_BSGD[:, keys].add_(part)
+        keys, *others = second
+        for target, part, other in zip(total, grads, others, strict=True):
+            torch.add(part[:, keys], other, out=target[:, keys])
+            for alone in (slice(0, keys.start), slice(keys.stop, None)):
+                target[:, alone].copy_(part[:, alone])
+        del others
+    del first, second, grads, part
+    for keys, *grads in parts:
+        for target, part in zip(total, grads, strict=True):
+            target[:, keys].add_(part)
+    return total
 
 
 class _Rows:

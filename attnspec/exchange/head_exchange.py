@@ -135,9 +135,9 @@ class HeadExchange:
 
 
 def copy_rows(source: Tensor, target: Tensor) -> None:
-    """Into a tensor of the same type. Torch copies strided memory element by element: here 8 bytes where rows allow."""
+    """Torch copies strided memory element by element: here 8 bytes where types are alike and rows allow."""
     wide_source, wide_target = _as_words(source), _as_words(target)
-    if wide_source is None or wide_target is None:
+    if wide_source is None or wide_target is None or source.dtype != target.dtype:
         target.copy_(source)
     else:
         wide_target.copy_(wide_source)

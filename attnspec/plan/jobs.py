@@ -39,9 +39,7 @@ def group_jobs(cases: Iterable[Case], *, runner: str, images: Sequence[Image]) -
     held: dict[_JobKey, dict[tuple[str, Level], list[Case]]] = {}
     envs: dict[_JobKey, Mapping[str, str]] = {}
     keys: dict[tuple[int, int, int], _JobKey] = {}  # by identity: cases share environments and implementations
-    lengths: dict[tuple[int, int], int] = {}
     for case in cases:
-        lengths.setdefault(_length(case), len(lengths))
         known = (id(case.implementation), case.cp_size, id(case.env))
         if known not in keys:
             image, apart = image_for(case.implementation, images), apart_of(case.implementation)
@@ -56,9 +54,9 @@ def group_jobs(cases: Iterable[Case], *, runner: str, images: Sequence[Image]) -
             world_size=world_size,
             env=envs[key],
             apart=apart,
-            groups=tuple(
+            groups=_by_length(
                 WorkloadGroup(workload=members[0].workload, level=level, cases=tuple(members))
-                for (_, level), members in sorted(groups.items(), key=lambda group: lengths[_length(group[1][0])])
+                for (_, level), members in groups.items()
             ),
         )
         for key, groups in held.items()
@@ -66,8 +64,13 @@ def group_jobs(cases: Iterable[Case], *, runner: str, images: Sequence[Image]) -
     )
 
 
-def _length(case: Case) -> tuple[int, int]:
-    return case.workload.mask_node.seqlen_q, case.workload.mask_node.seqlen_k
+def _by_length(groups: Iterable[WorkloadGroup]) -> tuple[WorkloadGroup, ...]:
+    """One length after another, the first group first."""
+    of_length: dict[tuple[int, int], list[WorkloadGroup]] = {}
+    for group in groups:
+        node = group.workload.mask_node
+        of_length.setdefault((node.seqlen_q, node.seqlen_k), []).append(group)
+    return tuple(group for same in of_length.values() for group in same)
 
 
 def restrict(plan: Plan, cases: Iterable[Case]) -> Plan:
