@@ -28,7 +28,9 @@ CLOCK_CYCLES = 100_000
 LEAST_HOLD_NS, MOST_HOLD_NS = 40_000, 50_000_000
 MAX_RETAKES = 8
 MOST_AHEAD = 16
-"""Iterations that the host is ahead of the device: a full queue would make it wait within a launch, and in host_ns."""
+SPARE_AHEAD = 2
+"""The host is no more iterations ahead of the device than spare the hold, and two: a full queue would make it wait
+within a launch, and in host_ns."""
 SETTLE_NS = 75_000_000
 """A chip at its power limit keeps the clock of what ran before: on an H200 0.6 of the difference after 28 ms, 0.1 after
 55 and nothing that could be seen after 75."""
@@ -141,7 +143,7 @@ class CudaTimer:
 
     def _enqueue(self) -> _Enqueued:
         clock, step = self._clock, self._step
-        if len(self._enqueued) == MOST_AHEAD:
+        while len(self._enqueued) >= self._most_ahead():
             self._enqueued.popleft().after.synchronize()
         start, end, after = (_events(enable_timing=True) for _ in range(3))
         if step.before is not None:
@@ -172,17 +174,22 @@ class CudaTimer:
 
         Then nothing need rest the chip: at its power limit it would run the faster for it.
         """
-        if self._lasts_ns <= 0:
-            return False
-        enough = math.ceil(self._hold_ns / self._lasts_ns)
+        enough = self._enough()
         return enough <= len(self._enqueued) and not self._enqueued[-enough].start.query()
+
+    def _enough(self) -> int:
+        """Iterations that together last as long as the queue would be held."""
+        return math.ceil(self._hold_ns / self._lasts_ns) if self._lasts_ns > 0 else MOST_AHEAD
+
+    def _most_ahead(self) -> int:
+        return min(self._enough() + SPARE_AHEAD, MOST_AHEAD)
 
     def _is_late(self, start: Any, host_ns: int) -> bool:
         """Whether the host kept the device waiting; then the iteration is taken again, under a longer hold."""
         if not self.held:
             return False
-        self._host_ns.append(host_ns)
         if not start.query():
+            self._host_ns.append(host_ns)
             self._retakes = 0
             self._hold_ns = min(2 * median(self._host_ns) + LEAST_HOLD_NS / 2, MOST_HOLD_NS)
             self._hold_ns = max(self._hold_ns, LEAST_HOLD_NS)

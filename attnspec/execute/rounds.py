@@ -28,8 +28,10 @@ TURN_NS = 40_000_000
 MOST_ITERATIONS = 50
 WARM_AGREEMENT = 0.05
 WARM_SHARE = 0.1
+WARM_ITERATIONS = 3
+"""In a turn of the warm-up that is not the first; only long iterations are alone."""
 MOST_SETTLE_SHARE = 4
-"""An iteration of so many times the settling time is long enough to settle by itself."""
+"""An iteration of so many times the settling time has little of it that is not settled."""
 SAME_CLOCK = 0.005
 BRIEF_SHARE = 0.2
 """Of the settling, where the last round left the chip at the clock that the case had in its own rounds."""
@@ -135,7 +137,7 @@ class _Loop:
             (warm_s,) = self.agree([case.warm_s])
             if stationary or warm_s >= WARM_SHARE * self.measure.max_seconds:
                 return
-            before, iterations = now, min(case._iterations, self.least_iterations)
+            before, iterations = now, min(case._iterations, max(self.least_iterations, WARM_ITERATIONS))
 
     def take_round(self, case: Timed) -> None:
         """One round, handed to `on_round`."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from attnspec.execute.clock import Clock
 from attnspec.execute.joint import Agreement
 from attnspec.execute.memory import release
-from attnspec.execute.rounds import LEAST_ROUNDS, settling
+from attnspec.execute.rounds import LEAST_ROUNDS, WARM_ITERATIONS, settling
 from attnspec.stats import median
 from attnspec.wire import JobRequest
 from attnspec.worker.bench import open_benches
@@ -110,6 +110,10 @@ class Anchor:
         started = time.perf_counter()
         timer.round(1)
         (warm_s,) = self._agreement.largest([time.perf_counter() - started])
+        if settling(timer.settle_ns / 1e9, warm_s):  # what one costs among others
+            started = time.perf_counter()
+            timer.round(WARM_ITERATIONS)
+            (warm_s,) = self._agreement.largest([(time.perf_counter() - started) / WARM_ITERATIONS])
         least = self._request.measure.min_iters
         fitting = int(MOST_SECONDS / warm_s) if warm_s > 0 else least
         iterations = max(2, min(least, fitting))

@@ -1,5 +1,7 @@
 """What clocks time: the device and not the launch, without the flush, the hold or the compiler."""
 
+import random
+
 import pytest
 from simulated_cuda import Device
 
@@ -36,16 +38,46 @@ def test_time_of_many_launches_is_device_time_only(device):
     assert timer.held
 
 
-def test_a_full_queue_is_no_host_time(device):
+@pytest.mark.parametrize("launches", [20, 100, 250])
+def test_a_full_queue_is_no_host_time(device, launches):
     def run():
-        for _ in range(20):
+        for _ in range(launches):
             device.enqueue("kernel", 20_000)
 
     timer = CudaClock(None).timer(Step(run=run))
     timer.round(2)
     samples = timer.round(20, ahead=150)
-    assert {sample.host_ns for sample in samples} == {100_000}
-    assert {sample.elapsed_ns for sample in samples} == {400_000}
+    assert {sample.host_ns for sample in samples} == {5_000 * launches}
+    assert {sample.elapsed_ns for sample in samples} == {20_000 * launches}
+
+
+def test_a_slow_first_call_makes_no_long_hold(device):
+    launches = iter([40_000_000])
+    timer = CudaClock(None).timer(Step(run=lambda: device.enqueue("kernel", 100_000, next(launches, 50_000))))
+    timer.round(1)
+    before_ns = device.host_ns
+    assert [sample.host_ns for sample in timer.round(1)] == [50_000]
+    device.synchronize()
+    assert device.host_ns - before_ns < 1_000_000
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_changes_between_rounds_no_time_holds_a_launch(device, seed):
+    draw = random.Random(seed)
+    timer = CudaClock(None).timer(
+        Step(
+            run=lambda: device.enqueue("kernel", kernel_ns, launch()),
+            before=lambda: device.enqueue("before", before_ns),
+        )
+    )
+    for _ in range(12):
+        kernel_ns, launch_ns = (int(10 ** draw.uniform(*bounds)) for bounds in ((4, 7), (3.5, 6)))
+        before_ns = draw.choice([0, 0, kernel_ns, 3 * kernel_ns])
+        launch = lambda: draw.choice([launch_ns] * 19 + [10 * launch_ns])  # noqa: B023
+        samples = timer.round(draw.randint(1, 30), ahead=draw.choice([0, 3, 60]))
+        assert {sample.elapsed_ns for sample in samples} == {kernel_ns}
+        assert {sample.host_ns for sample in samples} <= {launch_ns, 10 * launch_ns}
+    assert timer.held
 
 
 def test_flush_hold_and_alignment_lie_before_the_start_event_and_untimed_work_first(device):

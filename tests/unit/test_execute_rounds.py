@@ -197,7 +197,7 @@ def test_goes_on_until_the_interval_is_narrow_or_the_budget_spent(world):
 
 @pytest.mark.parametrize("elapsed", [0, -5])
 def test_a_time_that_cannot_be_is_an_error_and_no_sample(world, elapsed):
-    case = world.timed("zero", [MS, MS, elapsed])
+    case = world.timed("zero", [MS, MS, MS, elapsed])
     other = world.timed("other", itertools.repeat(50 * MS))
     world.run([case, other])
     assert isinstance(case.error, InvalidTimeError)
