@@ -70,8 +70,8 @@ def _timing(run: OpenedRun, rows: Sequence[Row]) -> Iterator[str]:
     on_cuda = any(row["peak_memory_bytes"] is not None for row in rows)
     if on_cuda:
         yield (
-            "Each iteration is timed on the device by events, with L2 flushed before it and the queue held by a spin "
-            "kernel until it is enqueued, so that launch overhead does not count."
+            "Each iteration is timed on the device by events, with L2 flushed before it, and is enqueued before the "
+            "device begins it, if need be behind a spin kernel, so that launch overhead does not count."
         )
     else:
         yield "Each iteration is timed on the CPU by a monotonic clock."
@@ -82,7 +82,7 @@ def _timing(run: OpenedRun, rows: Sequence[Row]) -> Iterator[str]:
     counts = rounds.group_by(["case_id", "pack"]).aggregate([("round", "count_distinct")])["round_count_distinct"]
     conditions = section(run.provenance, "workers", "conditions").values()
     settle_ns = max((one.get("settle_ns", 0) for one in conditions if isinstance(one, Mapping)), default=0)
-    settling = f", each begun by {settle_ns / 1e6:g} ms of the same iterations untimed" if settle_ns else ""
+    settling = f", each begun by up to {settle_ns / 1e6:g} ms of the same iterations untimed" if settle_ns else ""
     yield (
         f"After a warm-up, all implementations of a workload take turns in rounds of changing order{settling}; we took "
         f"{_span(samples)} iterations per case in {_span(counts.to_pylist())} rounds per pack."
