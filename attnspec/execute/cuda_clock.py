@@ -27,13 +27,12 @@ CLOCK_CYCLES = 100_000
 """Length of the spin that measures the SM clock: 50 microseconds at 2 GHz."""
 LEAST_HOLD_NS, MOST_HOLD_NS = 40_000, 50_000_000
 MAX_RETAKES = 8
-MOST_AHEAD = 16
-SPARE_AHEAD = 2
-"""The host is no more iterations ahead of the device than spare the hold, and two: a full queue would make it wait
-within a launch, and in host_ns."""
+MOST_AHEAD, SPARE_AHEAD = 16, 2
+"""How many iterations the host may be ahead of the device: as many as spare the hold and these two, 16 at most. A full
+queue would make it wait within a launch, and in host_ns."""
 SETTLE_NS = 75_000_000
 """A chip at its power limit keeps the clock of what ran before: on an H200 0.6 of the difference after 28 ms, 0.1 after
-55 and nothing that could be seen after 75."""
+55 and 0.03 or less after 75."""
 _spin: Callable[[int], None] = torch.cuda._sleep
 """Keeps the current stream busy for so many SM cycles."""
 _events: Any = torch.cuda.Event

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from attnspec.execute.clock import Clock
+from attnspec.execute.clock import Clock, Timer
 from attnspec.execute.joint import Agreement
 from attnspec.execute.memory import release
 from attnspec.execute.rounds import LEAST_ROUNDS, WARM_ITERATIONS, settling
@@ -107,13 +107,9 @@ class Anchor:
         prepared.load(tensors)
         timer = bench.timer(clock, prepared, prepared.step(pass_))
         timer.round(1)
-        started = time.perf_counter()
-        timer.round(1)
-        (warm_s,) = self._agreement.largest([time.perf_counter() - started])
-        if settling(timer.settle_ns / 1e9, warm_s):  # what one costs among others
-            started = time.perf_counter()
-            timer.round(WARM_ITERATIONS)
-            (warm_s,) = self._agreement.largest([(time.perf_counter() - started) / WARM_ITERATIONS])
+        warm_s = self._cost_of_one(timer, 1)
+        if settling(timer.settle_ns / 1e9, warm_s):
+            warm_s = self._cost_of_one(timer, WARM_ITERATIONS)
         least = self._request.measure.min_iters
         fitting = int(MOST_SECONDS / warm_s) if warm_s > 0 else least
         iterations = max(2, min(least, fitting))
@@ -125,6 +121,13 @@ class Anchor:
             )
             for _ in range(rounds)
         ]
+
+    def _cost_of_one(self, timer: Timer, iterations: int) -> float:
+        """Seconds that an iteration costs among so many."""
+        started = time.perf_counter()
+        timer.round(iterations)
+        (cost_s,) = self._agreement.largest([(time.perf_counter() - started) / iterations])
+        return cost_s
 
     def _note(self, case: CaseState, when: str, samples_ns: Sequence[float]) -> None:
         found = {

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mask_examples import NAMES, example
+from mask_examples import NAMES, cut_in_four, example, one_slice
 
 from attnspec import plugins
 from attnspec.errors import UnsupportedError
@@ -20,7 +20,7 @@ from attnspec.lower.ffa import ffa_ranges
 from attnspec.lower.startend import startend_rows
 from attnspec.lower.varlen import varlen_plan
 from attnspec.shape import Shape
-from attnspec.slices import AttnSlices, check, clip, dense, merge, take
+from attnspec.slices import AttnSlices, check, dense, merge, take
 
 QUICK = settings(deadline=None, max_examples=60)
 DOCUMENTS = st.lists(st.one_of(st.integers(0, 12), st.just(1)), min_size=1, max_size=7).filter(any)
@@ -43,14 +43,6 @@ STARTEND_FORMS = {
 
 def of_rows(rows, seqlen_q, seqlen_k):
     return AttnSlices.from_rows(rows, seqlen_q=seqlen_q, seqlen_k=seqlen_k)
-
-
-@st.composite
-def one_slice(draw):
-    seqlen_q, seqlen_k = draw(st.integers(1, 24)), draw(st.integers(1, 24))
-    q = sorted(draw(st.tuples(st.integers(0, seqlen_q), st.integers(0, seqlen_q))))
-    k = sorted(draw(st.tuples(st.integers(0, seqlen_k), st.integers(0, seqlen_k))))
-    return of_rows([(*q, *k, draw(st.integers(0, 3)))], seqlen_q, seqlen_k)
 
 
 @st.composite
@@ -308,13 +300,7 @@ def test_ffa_ranges_change_only_where_that_pays(slices):
 @given(one_slice(), st.data())
 def test_a_slice_cut_in_rows_and_keys_is_one_ffa_range(slices, data):
     row, key = (data.draw(st.integers(0, length)) for length in (slices.seqlen_q, slices.seqlen_k))
-    rows = [
-        part
-        for q_start, q_end in ((row, slices.seqlen_q), (0, row))
-        for k_start, k_end in ((0, key), (key, slices.seqlen_k))
-        for part in clip(slices, q_start, q_end, k_start, k_end).rows()
-    ]
-    made = ffa_ranges(of_rows(rows, slices.seqlen_q, slices.seqlen_k))
+    made = ffa_ranges(cut_in_four(slices, row, key))
     assert len(made.types) == (1 if dense(slices).any() else 0)
 
 

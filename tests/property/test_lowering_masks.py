@@ -7,25 +7,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mask_examples import NAMES, example
+from mask_examples import NAMES, cut_in_four, example, one_slice
 
 from attnspec.lower.block_mask import block_mask, num_table_entries
 from attnspec.lower.dense import dense_mask, rectangle
 from attnspec.lower.intervals import band, interval_mask
-from attnspec.slices import AttnSlices, area, clip, dense
+from attnspec.slices import area, dense
 
 QUICK = settings(deadline=None, max_examples=60)
 DOCUMENTS = st.lists(st.one_of(st.integers(0, 12), st.just(1)), min_size=1, max_size=7).filter(any)
 BLOCKS = st.sampled_from([1, 2, 3, 4, 5, 8, 16])
-
-
-@st.composite
-def one_slice(draw):
-    seqlen_q, seqlen_k = draw(st.integers(1, 24)), draw(st.integers(1, 24))
-    q = sorted(draw(st.tuples(st.integers(0, seqlen_q), st.integers(0, seqlen_q))))
-    k = sorted(draw(st.tuples(st.integers(0, seqlen_k), st.integers(0, seqlen_k))))
-    row = (*q, *k, draw(st.integers(0, 3)))
-    return AttnSlices.from_rows([row], seqlen_q=seqlen_q, seqlen_k=seqlen_k)
 
 
 @st.composite
@@ -124,13 +115,7 @@ def test_a_rectangle_is_exact_and_has_no_empty_row(slices):
 @given(ANY, st.data())
 def test_slices_that_were_cut_in_rows_and_keys_are_the_same_band_and_rectangle(slices, data):
     row, key = (data.draw(st.integers(0, length)) for length in (slices.seqlen_q, slices.seqlen_k))
-    rows = [
-        cut
-        for q_start, q_end in ((row, slices.seqlen_q), (0, row))
-        for k_start, k_end in ((0, key), (key, slices.seqlen_k))
-        for cut in clip(slices, q_start, q_end, k_start, k_end).rows()
-    ]
-    cut = AttnSlices.from_rows(rows, seqlen_q=slices.seqlen_q, seqlen_k=slices.seqlen_k)
+    cut = cut_in_four(slices, row, key)
     assert rectangle(cut) == rectangle(slices)
     whole = band(slices)
     if whole is None or whole.lower is None or whole.lower != whole.upper:  # rows that share no key are not joined
