@@ -1,7 +1,8 @@
 """ring_allgather at run time: all keys on every rank, gathered in one message and brought into the sequence's order.
 
-Calls over different rows are kept apart, so no results are merged. Gradients of keys are reduced and scattered. Shape
-suffixes as in attnspec.support.bound.
+Calls over different rows are kept apart, so no results are merged; where the kernel gains by it they take two streams
+in turn (as TransformerEngine's do). Gradients of keys are reduced and scattered. Shape suffixes as in
+attnspec.support.bound.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from attnspec.exchange.accumulate import lse_type, wide
 from attnspec.exchange.bound import BoundStrategy, Grads
 from attnspec.exchange.guard import Guard
 from attnspec.exchange.kernel_call import Bind, KernelCall, require_explicit, results
+from attnspec.exchange.lanes import Lanes, overlap, use
 from attnspec.exchange.tokens import Slots
 from attnspec.exchange.transport import Transport
 from attnspec.sharding.gathering import Gathering
@@ -83,6 +85,8 @@ class GatheredKeys:
 
     def __init__(self, calls: list[KernelCall], order: KeyOrder, *, widened: bool) -> None:
         self._calls, self._order, self._widened = calls, order, widened
+        kernels = [call.bound for call in calls]
+        self._overlapped_forward, self._overlapped_backward = overlap(kernels, "fwd"), overlap(kernels, "bwd")
 
     def forward(
         self, q_BTND: Tensor, kv: Tensor, transport: Transport, guard: Guard
@@ -114,6 +118,7 @@ class GatheredKeys:
         for call, part in zip(self._calls, cast(list[Tensor | None], forward.saved), strict=True):
             if part is None:
                 return None
+            use(part)
             lse_BNT[:, :, call.rows] = part
         return lse_BNT
 
@@ -127,10 +132,12 @@ class GatheredKeys:
         assert kv is not None
         rows = _Rows(q_BTND, self._calls)
         saved: list[Tensor | None] = []
-        for call in self._calls:
-            out_BTND, lse_BTN = results(call.bound, call.bound.forward(call.inputs(q_BTND, kv)))
-            rows.put(call, out_BTND)
-            saved.append(None if lse_BTN is None else lse_BTN.transpose(1, 2))
+        with Lanes(q_BTND, overlapped=self._overlapped_forward) as lanes:
+            for number, call in enumerate(self._calls):
+                with lanes.on(number):
+                    out_BTND, lse_BTN = results(call.bound, call.bound.forward(call.inputs(q_BTND, kv)))
+                    rows.put(call, out_BTND)
+                saved.append(None if lse_BTN is None else lse_BTN.transpose(1, 2))
         return rows.whole, saved
 
     def _differentiate(
@@ -143,13 +150,19 @@ class GatheredKeys:
         pairs = list(zip(self._calls, cast(list[Tensor], forward.saved), strict=True))
         pairs.sort(key=lambda pair: not pair[0].all_keys)
 
-        def parts() -> Iterator[KeyPart]:
-            for call, lse_BNR in pairs:
-                dq, dk, dv = call.backward_of_rows(q_BTND, kv, forward.out, lse_BNR, dout_BTND)
-                rows.put(call, dq)
+        def parts(lanes: Lanes) -> Iterator[KeyPart]:
+            for number, (call, lse_BNR) in enumerate(pairs):
+                with lanes.on(number):
+                    use(lse_BNR)  # maybe of the other lane
+                    dq, dk, dv = call.backward_of_rows(q_BTND, kv, forward.out, lse_BNR, dout_BTND)
+                    rows.put(call, dq)
+                lanes.join()
+                use(dk)
+                use(dv)
                 yield call.keys, dk, dv
 
-        total = summed(parts(), kv, dtype)
+        with Lanes(q_BTND, overlapped=self._overlapped_backward) as lanes:
+            total = summed(parts(lanes), kv, dtype)
         return rows.whole, self._order.by_rank(total)
 
 

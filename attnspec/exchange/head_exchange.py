@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from attnspec.exchange.guard import Guard
+from attnspec.exchange.lanes import use
 from attnspec.exchange.transport import Parcel, Pending, Transport
 from attnspec.sharding.heads import HeadSplit
 from attnspec.sharding.routes import Channel
@@ -29,8 +30,12 @@ class Spread:
     def wait(self) -> tuple[Tensor, Tensor | None]:
         """(q_BTHD, kv (2, B, T, H, D)) as the current stream will see them; not copied where the batch is 1."""
         self._pending.wait()
+        use(self._q_UBLHD)
         q_BTHD = self._q_UBLHD.movedim(0, 1).flatten(1, 2).contiguous()
-        return q_BTHD, None if self._kv is None else self._kv.movedim(1, 2).flatten(2, 3).contiguous()
+        if self._kv is None:
+            return q_BTHD, None
+        use(self._kv)
+        return q_BTHD, self._kv.movedim(1, 2).flatten(2, 3).contiguous()
 
 
 class Collect:
@@ -45,6 +50,7 @@ class Collect:
         """Put them where the stage's heads are in the (B, L, N or G, D) targets; copies of a key's head are summed."""
         self._pending.wait()
         for target, own, got in zip(targets, self._own, self._got, strict=True):
+            use(own)
             guard.run(self._exchange.unpack, self._stage, own, got, target)
 
 
@@ -54,6 +60,9 @@ class HeadExchange:
     def __init__(self, split: HeadSplit, group: Sequence[int], member: int) -> None:
         self._split, self._group, self._member = split, group, member
         self._others = [number for number in range(len(group)) if number != member]
+        self._own = [slice(member, member + 1)]
+        rest = [slice(0, member), slice(member + 1, len(group))]
+        self._rest = [run for run in rest if run.start < run.stop]
 
     @property
     def size(self) -> int:
@@ -73,11 +82,14 @@ class HeadExchange:
         sends, receives = [], []
         for source, target in pairs:
             packed = guard.room(target, target.shape)
-            guard.run(self._pack, stage, source, packed, target)
+            guard.run(self._pack, stage, source, packed, self._rest)
             for number in self._others:
                 sends.append(Parcel(peer=self._group[number], tensor=packed[number]))
                 receives.append(Parcel(peer=self._group[number], tensor=target[number]))
-        return Spread(transport.post(Channel.HEADS, sends, receives), q_UBLHD, all_keys)
+        pending = transport.post(Channel.HEADS, sends, receives)
+        for source, target in pairs:  # while that travels
+            guard.run(self._pack, stage, source, target, self._own)
+        return Spread(pending, q_UBLHD, all_keys)
 
     def collect(self, stage: int, results: Sequence[Tensor], transport: Transport, guard: Guard) -> Collect:
         """Start bringing results (B, T, H, D) back."""
@@ -102,22 +114,20 @@ class HeadExchange:
             return
         places_UBLHD = self._places(stage, target_BLND)
         copy_rows(own_BLHD, places_UBLHD[self._member])
-        for run in self._runs():
+        for run in self._rest:
             copy_rows(got_UBLHD[run], places_UBLHD[run])
 
-    def _pack(self, stage: int, source_BLND: Tensor, packed_UBLHD: Tensor, target_UBLHD: Tensor) -> None:
-        """Blocks for all ranks: the own one to where it is used, the others to where they are sent from."""
+    def _pack(self, stage: int, source_BLND: Tensor, blocks_UBLHD: Tensor, members: Sequence[slice]) -> None:
+        """Blocks for runs of members of the group."""
         copies = self._copies(source_BLND)
         if copies > 1:
-            for number in range(len(self._group)):
-                to = target_UBLHD if number == self._member else packed_UBLHD
+            for number in (number for run in members for number in range(run.start, run.stop)):
                 head = number // copies
-                copy_rows(source_BLND[:, :, head : head + 1], to[number])
+                copy_rows(source_BLND[:, :, head : head + 1], blocks_UBLHD[number])
             return
         places_UBLHD = self._places(stage, source_BLND)
-        copy_rows(places_UBLHD[self._member], target_UBLHD[self._member])
-        for run in self._runs():
-            copy_rows(places_UBLHD[run], packed_UBLHD[run])
+        for run in members:
+            copy_rows(places_UBLHD[run], blocks_UBLHD[run])
 
     def _places(self, stage: int, part_BLND: Tensor) -> Tensor:
         """The heads of a stage, by rank: a view (U, B, L, H, D)."""
@@ -127,11 +137,6 @@ class HeadExchange:
     def _copies(self, part_BLND: Tensor) -> int:
         """On how many ranks each of the tensor's heads is: more than one where there are more ranks than heads."""
         return max(len(self._group) // part_BLND.shape[2], 1)
-
-    def _runs(self) -> list[slice]:
-        """The other ranks as at most two runs."""
-        runs = [slice(0, self._member), slice(self._member + 1, len(self._group))]
-        return [run for run in runs if run.start < run.stop]
 
 
 def copy_rows(source: Tensor, target: Tensor) -> None:

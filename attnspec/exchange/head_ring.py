@@ -1,10 +1,12 @@
 """ulysses, ring_p2p, usp and loongtrain at run time: an all-to-all of heads around a ring, or one of the two alone.
 
-Stages of heads overlap: while one is computed the next comes in and the one before goes back.
+Stages of heads overlap: all are packed while the first travels; while one is computed the next comes in and the one
+before goes back. Where a kernel that sees all keys gains by it, stages take two streams in turn.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import cast
 
@@ -16,6 +18,7 @@ from attnspec.exchange.bound import BoundStrategy, Grads
 from attnspec.exchange.guard import Guard
 from attnspec.exchange.head_exchange import HeadExchange
 from attnspec.exchange.kernel_call import Bind, require_explicit
+from attnspec.exchange.lanes import Lanes, overlap
 from attnspec.exchange.ring import Ring, RingForward
 from attnspec.exchange.tokens import Slots
 from attnspec.exchange.transport import Transport
@@ -102,22 +105,24 @@ class HeadStages:
 
     def __init__(self, inner: Ring | Alone, exchange: HeadExchange, num_stages: int) -> None:
         self._inner, self._exchange, self._num_stages = inner, exchange, num_stages
+        kernels = [inner.bound] if isinstance(inner, Alone) else []  # steps of a ring overlap themselves
+        self._overlapped_forward = bool(kernels) and overlap(kernels, "fwd")
+        self._overlapped_backward = bool(kernels) and overlap(kernels, "bwd")
 
     def forward(self, q_BTND: Tensor, kv: Tensor, transport: Transport, guard: Guard) -> tuple[Tensor, list[Stage]]:
         """All stages."""
         exchange = self._exchange
         out_BTND = guard.room(q_BTND, q_BTND.shape)
         saved, coming_back = [], []
-        following = exchange.spread(0, q_BTND, kv, transport, guard)
-        for number in range(self._num_stages):
-            coming = following
-            if number + 1 < self._num_stages:  # packed while the first stage travels
-                following = exchange.spread(number + 1, q_BTND, kv, transport, guard)
-            q_BTHD, kv_BTHD = coming.wait()
-            assert kv_BTHD is not None
-            made = self._inner.forward(q_BTHD, kv_BTHD, transport, guard)
-            saved.append(Stage(q_BTHD=q_BTHD, kv=kv_BTHD, forward=made))
-            coming_back.append(exchange.collect(number, [made.out_BTND], transport, guard))
+        coming = deque(exchange.spread(number, q_BTND, kv, transport, guard) for number in range(self._num_stages))
+        with Lanes(q_BTND, overlapped=self._overlapped_forward) as lanes:
+            for number in range(self._num_stages):
+                with lanes.on(number):
+                    q_BTHD, kv_BTHD = coming.popleft().wait()
+                    assert kv_BTHD is not None
+                    made = self._inner.forward(q_BTHD, kv_BTHD, transport, guard)
+                    coming_back.append(exchange.collect(number, [made.out_BTND], transport, guard))
+                saved.append(Stage(q_BTHD=q_BTHD, kv=kv_BTHD, forward=made))
         for one in coming_back:
             one.into([out_BTND], guard)
         return out_BTND, saved
@@ -129,14 +134,13 @@ class HeadStages:
         exchange = self._exchange
         dq_BTND, dkv = guard.room(q_BTND, q_BTND.shape), guard.room(kv, kv.shape)
         coming_back = []
-        following = exchange.spread(0, dout_BTND, None, transport, guard)
-        for number, stage in enumerate(cast(list[Stage], forward.saved)):
-            coming = following
-            if number + 1 < self._num_stages:
-                following = exchange.spread(number + 1, dout_BTND, None, transport, guard)
-            dout_BTHD, _ = coming.wait()
-            grads = stage.backward(self._inner, dout_BTHD, transport, guard)
-            coming_back.append(exchange.collect(number, grads, transport, guard))
+        coming = deque(exchange.spread(number, dout_BTND, None, transport, guard) for number in range(self._num_stages))
+        with Lanes(q_BTND, overlapped=self._overlapped_backward) as lanes:
+            for number, stage in enumerate(cast(list[Stage], forward.saved)):
+                with lanes.on(number):
+                    dout_BTHD, _ = coming.popleft().wait()
+                    grads = stage.backward(self._inner, dout_BTHD, transport, guard)
+                    coming_back.append(exchange.collect(number, grads, transport, guard))
         for one in coming_back:
             one.into([dq_BTND, dkv[0], dkv[1]], guard)
         return dq_BTND, dkv[0], dkv[1]

@@ -1,4 +1,4 @@
-"""Two CUDA streams that the steps of a ring take in turn: one step's last blocks and its merge hide behind the next.
+"""Two CUDA streams that a strategy's calls take in turn: one call's last blocks and its merge hide behind the next.
 
 For kernels that gain by it (`overlaps` in attnspec.support.bound): on two H200 cuDNN's forward gained 1 to 2 percent,
 the persistent kernels of FlashAttention 3 and 4 lost up to 4, so those stay on one stream.
@@ -9,7 +9,7 @@ from reuse by `use`. On the CPU there are no lanes and nothing to do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import Any, Self
@@ -17,11 +17,14 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from attnspec.shape import Pass
+from attnspec.support import BoundKernel
+
 _new_stream: Any = torch.cuda.Stream
 
 
 class Lanes:
-    """The lanes of one forward; at the end of the block the caller's stream waits for both.
+    """The lanes of one pass; at the end of the block the caller's stream waits for both.
 
     like: a tensor on its device. overlapped: whether there are two.
     """
@@ -37,11 +40,15 @@ class Lanes:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.join()
+
+    def join(self) -> None:
+        """The caller's stream waits for what both lanes have been given."""
         if self._streams:
             self._streams[0].wait_stream(self._streams[1])
 
     def on(self, step: int) -> AbstractContextManager[Any]:
-        """What is enqueued inside goes to the lane of a step."""
+        """What is enqueued inside goes to the lane of a step or call."""
         return torch.cuda.stream(self._streams[step % 2]) if self._streams else nullcontext()
 
     @contextmanager
@@ -53,6 +60,11 @@ class Lanes:
             yield
             if self._streams:
                 self._in_turn = torch.cuda.current_stream().record_event()
+
+
+def overlap(kernels: Iterable[BoundKernel], pass_: Pass) -> bool:
+    """Whether two calls of these at once, of a forward or of a backward, take less time than one after the other."""
+    return all(pass_ in getattr(one, "overlaps", ()) for one in kernels)
 
 
 def use(tensor: Tensor) -> None:

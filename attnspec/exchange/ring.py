@@ -20,7 +20,7 @@ from torch import Tensor
 from attnspec.exchange.accumulate import Outputs, Sum, wide
 from attnspec.exchange.guard import Guard
 from attnspec.exchange.kernel_call import Bind, KernelCall
-from attnspec.exchange.lanes import Lanes, use
+from attnspec.exchange.lanes import Lanes, overlap, use
 from attnspec.exchange.mailbox import Mailbox, Pair, errands_of
 from attnspec.exchange.transport import Transport
 from attnspec.shape import Shape
@@ -59,7 +59,7 @@ class Ring:
             None if call is None else KernelCall.of(bind, shape, call, num_slots_q, num_slots_k) for call in calls
         ]
         self._many = sum(call is not None for call in calls) > 2
-        self._overlapped = all(getattr(one, "overlaps", False) for one in self.kernels)
+        self._overlapped = overlap(self.kernels, "fwd")
         self._forward = errands_of(place, ways.forward, (), len(calls))
         self._backward = errands_of(place, ways.backward_keys, ways.backward_grads, len(calls))
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
+from attnspec.shape import Pass
 from attnspec.support import Forward, Problem
 from attnspec.support.merging import merge_partials
 from attnspec.support.varlen import VarlenCall, VarlenPlan
@@ -118,7 +119,7 @@ class VarlenKernel:
 
     def __init__(self, library: Library, plan: VarlenPlan, problem: Problem) -> None:
         self.expected_kernels = library.expected_kernels if plan.calls else ""
-        self.overlaps = bool(getattr(library, "overlaps", False))
+        self.overlaps: frozenset[Pass] = getattr(library, "overlaps", frozenset())
         self.partials = max(len(plan.calls), 1)
         self._library = library
         self._calls: list[_Call] = []

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnspec.kernels._aten import Grads, Operator
 from attnspec.lower.dense import DenseMask, Rectangle
+from attnspec.shape import Pass
 from attnspec.support import Forward, Problem
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 Inputs = tuple["Tensor", "Tensor", "Tensor"]
 _MASK_CHUNK_CELLS = 2**26
+_OVERLAPS: dict[str, frozenset[Pass]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -113,6 +115,7 @@ class OperatorSdpa:
         self.backend: str | None = backend
         self.expected_kernels = expected_kernels
         self.lse_tolerance = lse_tolerance
+        self.overlaps = _OVERLAPS.get(backend, frozenset())
         self._frame, self._operator = frame, operator
 
     def load(self, q_BTND: Tensor, k_BSGD: Tensor, v_BSGD: Tensor) -> Inputs:

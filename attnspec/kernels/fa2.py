@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnspec.kernels._calls import Grads, LseLayout, VarlenKernel
 from attnspec.lower.varlen import varlen_plan
+from attnspec.shape import Pass
 from attnspec.support import Device, Problem, Provider, Support
 from attnspec.support.varlen import VarlenCall, VarlenPlan
 
@@ -93,6 +94,7 @@ class _Fa2:
     """What both packages share: the arguments."""
 
     expected_kernels = "flash_(fwd|bwd)"
+    overlaps: frozenset[Pass] = frozenset()
 
     def __init__(self, problem: Problem, device: Device) -> None:
         self._batch = problem.shape.batch

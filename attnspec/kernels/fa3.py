@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from attnspec.errors import UnsupportedError
 from attnspec.kernels._calls import Grads, NamedArguments, VarlenKernel
 from attnspec.lower.varlen import varlen_plan
+from attnspec.shape import Pass
 from attnspec.support import Device, Problem, Provider, Support
 from attnspec.support.varlen import VarlenCall, VarlenPlan
 
@@ -79,6 +80,7 @@ class _Operators:
     """torch.ops.flash_attn_3."""
 
     expected_kernels = "FlashAttn(Fwd|Bwd)"
+    overlaps: frozenset[Pass] = frozenset()
 
     def __init__(self, provider: str, problem: Problem, device: Device) -> None:
         import torch

@@ -33,8 +33,9 @@ class BoundKernel(Protocol):
     A kernel whose exponential is approximate may have one more attribute, `lse_tolerance: float`: the absolute error of
     its lse that this causes, as measured, with where from in a comment. Without it lse must be right to float32.
 
-    A kernel of which two forwards at once take less time than one after the other may say so by `overlaps: bool`, with
-    where that was measured in a comment; persistent kernels, which fill the device from start to end, take more.
+    A kernel of which two calls at once take less time than one after the other may name the passes of which that holds
+    by `overlaps: frozenset[Pass]`, with where that was measured in a comment; persistent kernels, which fill the device
+    from start to end, take more.
 
     A kernel that merges rounded results over parts of a row's keys may say so by `partials: int`, how many at most.
 
