@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 Inputs = tuple["Tensor", "Tensor", "Tensor"]
 _MASK_CHUNK_CELLS = 2**26
-_OVERLAPS: dict[str, frozenset[Pass]] = {}
+_OVERLAPS: dict[str, frozenset[Pass]] = {"cudnn": frozenset({"bwd", "fwd"}), "flash": frozenset({"bwd", "fwd"})}
+"""Two H200, 8K tokens a rank, by turns: cudnn up to 3 percent faster, flash 2 to 4, a causal forward by stages of heads
+18."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
