@@ -27,6 +27,10 @@ class Spread:
     def __init__(self, pending: Pending, q_UBLHD: Tensor, kv: Tensor | None) -> None:
         self._pending, self._q_UBLHD, self._kv = pending, q_UBLHD, kv
 
+    def arrive(self) -> None:
+        """What follows on the current stream begins after it has come."""
+        self._pending.wait()
+
     def wait(self) -> tuple[Tensor, Tensor | None]:
         """(q_BTHD, kv (2, B, T, H, D)) as the current stream will see them; not copied where the batch is 1."""
         self._pending.wait()

@@ -6,6 +6,7 @@ same kernel through the same package on the same tensors.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -29,7 +30,9 @@ PEERS = {
     "ring_flash_attn_llama3": "ring_allgather",
     "yunchang_usp": "usp",
 }
-"""A library's strategy -> ours of the same algorithm."""
+"""A library's strategy -> ours of the same algorithm; a mesh that is all heads or all ring is that of `MESHES`."""
+MESHES = {"ring_degree": "ulysses", "ulysses_degree": "ring_p2p"}
+"""A degree of usp -> what it is where that is 1."""
 
 
 @cache
@@ -109,11 +112,22 @@ def _over_places(head: str, folder: str, found: Mapping[str, Mapping[tuple[str, 
 def _pairs(folder: str) -> Iterator[tuple[Row, Row]]:
     """(theirs, ours), both ok, in the order of masks, passes and lengths."""
     done = [row for _, row in _rows(folder) if row["status"] == "ok"]
-    ours = {(row["strategy"], *_ask(row)): row for row in done}
-    theirs = [row for row in done if (PEERS.get(row["strategy"]), *_ask(row)) in ours]
+    ours = {(_algorithm(row["strategy"], row), *_ask(row)): row for row in done if row["strategy"] not in PEERS}
+    theirs = [row for row in done if row["strategy"] in PEERS]
     order = sorted(theirs, key=lambda row: (row["seqlen"], _order(folder, (_mask(row), row["pass"])), row["strategy"]))
     for row in order:
-        yield row, ours[PEERS[row["strategy"]], *_ask(row)]
+        found = ours.get((_algorithm(PEERS[row["strategy"]], row), *_ask(row)))
+        if found is not None:
+            yield row, found
+
+
+def _algorithm(strategy: str, row: Row) -> tuple[str, str | None]:
+    """What a strategy comes to on its mesh, and the mesh of a usp that is both."""
+    if strategy != "usp":
+        return strategy, None
+    mesh = json.loads(row["mesh"] or "{}")
+    alone = next((name for degree, name in MESHES.items() if mesh.get(degree) == 1), None)
+    return (strategy, row["mesh"]) if alone is None else (alone, None)
 
 
 def _ask(row: Row) -> tuple[object, ...]:

@@ -47,3 +47,32 @@ def test_measured_over_published_for_one_number_of_gpus(tmp_path):
     assert label.startswith("ulysses")
     assert value.endswith(f"/ {shown('ulysses'):.0f} = 2.00")
     assert strategy_results.beside_published(str(tmp_path), "4") == "Not measured.\n"
+
+
+def test_a_librarys_usp_is_paired_by_its_mesh(tmp_path):
+    def timed(strategy, ms, mesh, **more):
+        times = {"time_ms_median": ms, "time_ms_ci_low": 0.99 * ms, "time_ms_ci_high": 1.01 * ms, "num_samples": 9}
+        return cell(strategy, 100.0 / ms, kernel="fa2", provider="flash-attn", mesh=mesh, **times, **more)
+
+    heads, ring, both = (
+        f'{{"ring_degree":{ring},"ulysses_degree":{heads}}}' for heads, ring in ((8, 1), (1, 8), (2, 4))
+    )
+    cells = [
+        timed("ulysses", 1.0, heads),
+        timed("ring_p2p", 2.0, ring),
+        timed("usp", 4.0, both),
+        timed("usp", 9.0, both.replace("4", "5"), mask="causal"),
+        timed("yunchang_usp", 1.5, heads, case_id="heads"),
+        timed("yunchang_usp", 5.0, ring, case_id="ring"),
+        timed("yunchang_usp", 8.0, both, case_id="both"),
+        timed("yunchang_usp", 8.0, both, case_id="another mesh", mask="causal"),
+    ]
+    pq.write_table(to_table(Cell, cells), tmp_path / "cells.parquet")
+    pq.write_table(to_table(Timing, []), tmp_path / "timings.parquet")
+    (tmp_path / "provenance.json").write_text("{}")
+    lines = [line.strip("| ").split(" | ") for line in strategy_results.same_algorithm(str(tmp_path)).splitlines()[2:]]
+    assert [(line[3], line[4], line[8]) for line in lines] == [
+        ("ulysses", "yunchang_usp", "1.500"),
+        ("ring_p2p", "yunchang_usp", "2.500"),
+        ("usp", "yunchang_usp", "2.000"),
+    ]
