@@ -7,21 +7,18 @@ from __future__ import annotations
 
 import filecmp
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from attnspec.drawing.look import PASS_TITLES, implementation, mask_title
 from attnspec.errors import InputError
 from attnspec.launch.provenance import differences
-from attnspec.record.rounds import packs_of
 from attnspec.record.status import Status
 from attnspec.report.drift import STEADY, Drift
 from attnspec.report.drift_notes import drift_notes
@@ -29,6 +26,7 @@ from attnspec.report.environment import environment
 from attnspec.report.ratios import Ratio, case_time, ratios
 from attnspec.report.run import OpenedRun, open_run
 from attnspec.report.run_drift import drift_between
+from attnspec.report.whole_rounds import Packs, samples_by_case, whole_packs
 from attnspec.stats import median
 from attnspec.units import format_count
 
@@ -46,7 +44,6 @@ COUNTED = ("mask_area", "flops")
 _ITSELF = Ratio(1.0, 1.0, 1.0)
 
 Row = Mapping[str, Any]
-Packs = list[list[NDArray[np.int64]]]
 
 
 class Verdict(StrEnum):
@@ -235,9 +232,9 @@ def _pairs(
     base: OpenedRun, new: OpenedRun, both: Sequence[str], rows: Mapping[str, Row], threshold: float, drift: Drift
 ) -> list[Pair]:
     ranks = {case_id: rows[case_id]["cp_size"] for case_id in both}
-    old, now = dict(_samples(base, ranks)), dict(_samples(new, ranks))
+    old, now = dict(samples_by_case(base, ranks)), dict(samples_by_case(new, ranks))
     packs = {
-        case_id: tuple(_packs(run, rows[case_id], side[case_id]) for run, side in ((base, old), (new, now)))
+        case_id: tuple(whole_packs(run, rows[case_id], side[case_id]) for run, side in ((base, old), (new, now)))
         for case_id in both
     }
     others = [case_id for case_id in both if not old[case_id].equals(now[case_id])]
@@ -265,50 +262,6 @@ def _pairs(
             )
         )
     return pairs
-
-
-def _samples(run: OpenedRun, ranks: Mapping[str, int]) -> Iterator[tuple[str, pa.Table]]:
-    """case_id -> its rows, ordered by pack, round, rank and iteration."""
-    names = ("pack", "round", "rank", "iteration")
-    timings = run.timings.sort_by([(name, "ascending") for name in ("case_id", *names)])
-    timings = timings.select(["case_id", *names, "started_ns", "elapsed_ns"]).combine_chunks()
-    cases = timings["case_id"].to_numpy(zero_copy_only=False)
-    edges = [*np.flatnonzero(np.concatenate([[True], cases[1:] != cases[:-1]])[: len(cases)]), len(cases)]
-    spans = {cases[start]: (int(start), int(end - start)) for start, end in pairwise(edges)}
-    for case_id in ranks:
-        if case_id not in spans:
-            raise InputError(f"{run.place}: case {case_id} is ok and has no samples in timings.parquet")
-        yield case_id, timings.slice(*spans[case_id])
-
-
-def _packs(run: OpenedRun, row: Row, samples: pa.Table) -> Packs:
-    """Per pack, per round: samples in ns."""
-    case_id, num_ranks, num_packs = row["case_id"], row["cp_size"], row["num_packs"]
-    if not _whole(samples, num_ranks, num_packs):
-        ranks = "1 rank" if num_ranks == 1 else f"{num_ranks} ranks"
-        where = "1 pack" if num_packs == 1 else f"each of {num_packs} packs"
-        raise InputError(
-            f"{run.place}: the samples of case {case_id} in timings.parquet are not whole rounds of {ranks} in {where}"
-        )
-    packs = [list(rounds) for rounds in packs_of(samples, "elapsed_ns", num_ranks)]
-    if any(int(one.min()) <= 0 for rounds in packs for one in rounds):
-        raise InputError(f"{run.place}: case {case_id} has samples in timings.parquet that took no time")
-    return packs
-
-
-def _whole(samples: pa.Table, num_ranks: int, num_packs: int) -> bool:
-    """Whether all packs are there, and of every iteration each rank's sample, once."""
-    pack, number, rank, iteration = (samples[name].to_numpy() for name in ("pack", "round", "rank", "iteration"))
-    if not np.array_equal(np.unique(pack), np.arange(num_packs)):
-        return False
-    order = np.lexsort((rank, iteration, number, pack))
-    count, left = divmod(len(order), num_ranks)
-    if left or not np.array_equal(rank[order], np.tile(np.arange(num_ranks), count)):
-        return False
-    told = np.stack([pack, number, iteration])[:, order]
-    iterations = told[:, ::num_ranks]
-    repeated = np.all(iterations[:, 1:] == iterations[:, :-1], axis=0).any()
-    return bool(np.array_equal(told, np.repeat(iterations, num_ranks, axis=1)) and not repeated)
 
 
 def _milliseconds(packs: Packs) -> float:

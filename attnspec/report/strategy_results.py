@@ -7,17 +7,24 @@ same kernel through the same package on the same tensors.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+import pyarrow.compute as pc
 
 from attnspec.drawing.look import Row, labelled, mask_title
 from attnspec.drawing.palette import ordered
 from attnspec.drawing.throughput import point_of, published_points
+from attnspec.record.rounds import packs_of
 from attnspec.report.published import published
+from attnspec.report.ratios import Pack, Ratio, case_time, ratios
 from attnspec.report.results import table
 from attnspec.report.run import open_run
 from attnspec.report.summary import figure
+from attnspec.report.whole_rounds import samples_by_case, whole_packs
 from attnspec.shape import PASSES
 from attnspec.units import format_count
 
@@ -65,19 +72,51 @@ def beside_published(folder: str, cp_size: str) -> str:
 
 
 def same_algorithm(folder: str) -> str:
-    """Ours beside a library's version of the same algorithm: time of theirs over time of ours, over 1 where we win."""
+    """Ours beside a library's version of the same algorithm, over 1 where ours takes less.
+
+    Intervals of all pairs hold at once (`attnspec.report.ratios`). Cycles are time x SM clock of each iteration.
+    """
     lines = []
-    for theirs, ours in _pairs(folder):
-        ratio = theirs["time_ms_median"] / ours["time_ms_median"]
-        apart = theirs["time_ms_ci_low"] > ours["time_ms_ci_high"] or theirs["time_ms_ci_high"] < ours["time_ms_ci_low"]
-        place = _mask(ours), ours["pass"], format_count(ours["seqlen_per_rank"])
-        speeds = figure(ours["tflops_per_gpu"]), figure(theirs["tflops_per_gpu"])
-        shown = f"{ratio:.3f}" if apart else f"{ratio:.3f} (intervals meet)"
-        lines.append((*place, ours["strategy"], theirs["strategy"], ours["kernel"], *speeds, shown))
+    for pair in _pairs(folder):
+        ours, theirs = pair.ours, pair.theirs
+
+        def both(name: str, show: Callable[[float], str], *, rows: tuple[Row, Row] = (ours, theirs)) -> str:
+            values = [row[name] for row in rows]
+            return "" if None in values else " / ".join(map(show, values))
+
+        lines.append(
+            (
+                *(_mask(ours), ours["pass"], format_count(ours["seqlen_per_rank"])),
+                *(ours["strategy"], theirs["strategy"], ours["kernel"]),
+                both("tflops_per_gpu", figure),
+                *(_shown(pair.time), "" if pair.cycles is None else _shown(pair.cycles)),
+                *(both("sm_clock_mhz", "{:.0f}".format), both("host_ms", figure)),
+                both("comm_bytes", lambda count: f"{count / 1e6:.0f}"),
+                both("load_imbalance", "{:.2f}".format),
+            )
+        )
     if not lines:
         return "Not measured.\n"
-    head = ("mask", "pass", "tokens per rank", "ours", "theirs", "kernel", "ours, TFLOP/s per GPU", "theirs")
-    return table((*head, "theirs / ours, time"), lines)
+    head = ("mask", "pass", "tokens per rank", "ours", "theirs", "kernel", "TFLOP/s per GPU, ours / theirs")
+    ratio = ("theirs / ours, time", "in cycles", "SM clock, MHz", "host, ms", "sent, MB", "load imbalance")
+    return table((*head, *ratio), lines)
+
+
+def told_apart(folder: str) -> str:
+    """How many pairs of `same_algorithm` say what, by kernel and unit."""
+    counts: dict[tuple[str, str], Counter[str]] = {}
+    for pair in _pairs(folder):
+        for unit, ratio in (("time", pair.time), ("cycles", pair.cycles)):
+            if ratio is not None:
+                said = "less" if ratio.low > 1 else "more" if ratio.high < 1 else "open"
+                counts.setdefault((pair.ours["kernel"], unit), Counter())[said] += 1
+    if not counts:
+        return "Not measured.\n"
+    lines = [
+        (kernel, unit, *(str(held[said]) for said in ("less", "open", "more")))
+        for (kernel, unit), held in counts.items()
+    ]
+    return table(("kernel", "in", "ours takes less", "not told apart", "ours takes more"), lines)
 
 
 def statuses(folder: str) -> str:
@@ -109,16 +148,58 @@ def _over_places(head: str, folder: str, found: Mapping[str, Mapping[tuple[str, 
     return table((head, *(f"{mask}, {pass_}" for mask, pass_ in columns)), lines)
 
 
-def _pairs(folder: str) -> Iterator[tuple[Row, Row]]:
-    """(theirs, ours), both ok, in the order of masks, passes and lengths."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """theirs and ours: cells. time, cycles: theirs over ours; cycles None where a clock was not read."""
+
+    theirs: Row
+    ours: Row
+    time: Ratio
+    cycles: Ratio | None
+
+
+@cache
+def _pairs(folder: str) -> tuple[Pair, ...]:
+    """All that are ok, in the order of lengths, masks and passes."""
     done = [row for _, row in _rows(folder) if row["status"] == "ok"]
     ours = {(_algorithm(row["strategy"], row), *_ask(row)): row for row in done if row["strategy"] not in PEERS}
     theirs = [row for row in done if row["strategy"] in PEERS]
     order = sorted(theirs, key=lambda row: (row["seqlen"], _order(folder, (_mask(row), row["pass"])), row["strategy"]))
-    for row in order:
-        found = ours.get((_algorithm(PEERS[row["strategy"]], row), *_ask(row)))
-        if found is not None:
-            yield row, found
+    found = [(row, ours.get((_algorithm(PEERS[row["strategy"]], row), *_ask(row)))) for row in order]
+    rows = [(row, mine) for row, mine in found if mine is not None]
+    times, cycles = _times(folder, [row for pair in rows for row in pair])
+
+    def held(packs: Mapping[str, Sequence[Pack]]) -> dict[str, Ratio]:
+        known = [(row, mine) for row, mine in rows if {row["case_id"], mine["case_id"]} <= packs.keys()]
+        made = ratios([(packs[mine["case_id"]], packs[row["case_id"]]) for row, mine in known])
+        return {row["case_id"]: ratio for (row, _), ratio in zip(known, made, strict=True)}
+
+    by_time, by_cycles = held(times), held(cycles)
+    return tuple(
+        Pair(theirs=row, ours=mine, time=by_time[row["case_id"]], cycles=by_cycles.get(row["case_id"]))
+        for row, mine in rows
+    )
+
+
+def _times(folder: str, rows: Sequence[Row]) -> tuple[dict[str, Sequence[Pack]], dict[str, Sequence[Pack]]]:
+    """case_id -> its packs in ns, and in cycles where every sample has a clock."""
+    run = open_run(Path(folder))
+    times: dict[str, Sequence[Pack]] = {}
+    cycles: dict[str, Sequence[Pack]] = {}
+    by_id = {row["case_id"]: row for row in rows}
+    for case_id, samples in samples_by_case(run, by_id, columns=["sm_clock_mhz"]):
+        row = by_id[case_id]
+        times[case_id] = case_time(whole_packs(run, row, samples), name=case_id)
+        if samples["sm_clock_mhz"].null_count == 0:
+            ticks = pc.multiply(samples["elapsed_ns"].cast("double"), samples["sm_clock_mhz"])
+            packs = packs_of(samples.append_column("cycles", ticks), "cycles", row["cp_size"])
+            cycles[case_id] = case_time([list(rounds) for rounds in packs], name=case_id)
+    return times, cycles
+
+
+def _shown(ratio: Ratio) -> str:
+    """A ratio, with a mark where its interval holds 1."""
+    return f"{ratio.ratio:.3f}" if ratio.low > 1 or ratio.high < 1 else f"~ {ratio.ratio:.3f}"
 
 
 def _algorithm(strategy: str, row: Row) -> tuple[str, str | None]:

@@ -49,11 +49,64 @@ def test_measured_over_published_for_one_number_of_gpus(tmp_path):
     assert strategy_results.beside_published(str(tmp_path), "4") == "Not measured.\n"
 
 
-def test_a_librarys_usp_is_paired_by_its_mesh(tmp_path):
-    def timed(strategy, ms, mesh, **more):
-        times = {"time_ms_median": ms, "time_ms_ci_low": 0.99 * ms, "time_ms_ci_high": 1.01 * ms, "num_samples": 9}
-        return cell(strategy, 100.0 / ms, kernel="fa2", provider="flash-attn", mesh=mesh, **times, **more)
+def timed(strategy, ms, mesh=None, **more):
+    asked = {"kernel": "fa2", "provider": "flash-attn", "mesh": mesh, "cp_size": 2}
+    return cell(strategy, 100.0 / ms, time_ms_median=ms, **{**asked, **more})
 
+
+def samples_of(cells, *, spread=0.001, clock=lambda cell: 1500.0):
+    """Five rounds of two iterations on two ranks around each cell's median, the second rank's a little less."""
+    return [
+        Timing(
+            case_id=cell.case_id, pack=0, rank=rank, round=number, iteration=iteration, started_ns=1000 * number,
+            elapsed_ns=round(cell.time_ms_median * 1e6 * (1 + spread * (number - 2)) * (1 - 0.01 * rank)),
+            sm_clock_mhz=clock(cell), throttled=False,
+        )
+        for cell in cells
+        for number in range(5)
+        for iteration in range(2)
+        for rank in range(2)
+    ]  # fmt: skip
+
+
+def written(folder, cells, samples):
+    pq.write_table(to_table(Cell, cells), folder / "cells.parquet")
+    pq.write_table(to_table(Timing, samples), folder / "timings.parquet")
+    (folder / "provenance.json").write_text("{}")
+    return str(folder)
+
+
+def lines_of(text):
+    return [[part.strip() for part in line.strip("|").split("|")] for line in text.splitlines()[2:]]
+
+
+def test_pairs_are_told_apart_in_time_and_in_cycles(tmp_path):
+    """Of two strategies that take as long, the one whose chip ran faster took more cycles."""
+    cells = [
+        timed("ring_p2p", 1.0),
+        timed("ring_flash_attn_zigzag", 1.2),
+        timed("ring_allgather", 1.0),
+        timed("ring_flash_attn_llama3", 1.0, load_imbalance=1.5),
+    ]
+    clocks = {"ring_flash_attn_zigzag": 1250.0, "ring_flash_attn_llama3": 2000.0}
+    folder = written(tmp_path, cells, samples_of(cells, clock=lambda cell: clocks.get(cell.strategy, 1500.0)))
+    found = {line[4]: (line[7], line[8]) for line in lines_of(strategy_results.same_algorithm(folder))}
+    assert found == {"ring_flash_attn_zigzag": ("1.200", "~ 1.000"), "ring_flash_attn_llama3": ("~ 1.000", "1.333")}
+    assert lines_of(strategy_results.told_apart(folder)) == [
+        ["fa2", "time", "1", "1", "0"],
+        ["fa2", "cycles", "1", "1", "0"],
+    ]
+
+
+def test_without_clocks_there_are_no_cycles(tmp_path):
+    cells = [timed("ring_p2p", 1.2), timed("ring_flash_attn_zigzag", 1.0)]
+    folder = written(tmp_path, cells, samples_of(cells, clock=lambda cell: None))
+    ((*_, time, cycles, _, _, _, _),) = lines_of(strategy_results.same_algorithm(folder))
+    assert (time, cycles) == ("0.833", "")
+    assert lines_of(strategy_results.told_apart(folder)) == [["fa2", "time", "0", "0", "1"]]
+
+
+def test_a_librarys_usp_is_paired_by_its_mesh(tmp_path):
     heads, ring, both = (
         f'{{"ring_degree":{ring},"ulysses_degree":{heads}}}' for heads, ring in ((8, 1), (1, 8), (2, 4))
     )
@@ -67,11 +120,8 @@ def test_a_librarys_usp_is_paired_by_its_mesh(tmp_path):
         timed("yunchang_usp", 8.0, both, case_id="both"),
         timed("yunchang_usp", 8.0, both, case_id="another mesh", mask="causal"),
     ]
-    pq.write_table(to_table(Cell, cells), tmp_path / "cells.parquet")
-    pq.write_table(to_table(Timing, []), tmp_path / "timings.parquet")
-    (tmp_path / "provenance.json").write_text("{}")
-    lines = [line.strip("| ").split(" | ") for line in strategy_results.same_algorithm(str(tmp_path)).splitlines()[2:]]
-    assert [(line[3], line[4], line[8]) for line in lines] == [
+    lines = lines_of(strategy_results.same_algorithm(written(tmp_path, cells, samples_of(cells))))
+    assert [(line[3], line[4], line[7]) for line in lines] == [
         ("ulysses", "yunchang_usp", "1.500"),
         ("ring_p2p", "yunchang_usp", "2.500"),
         ("usp", "yunchang_usp", "2.000"),
