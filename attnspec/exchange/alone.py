@@ -30,6 +30,11 @@ class Alone:
     def __init__(self, bound: BoundKernel) -> None:
         self.bound = bound
 
+    @property
+    def kernels(self) -> list[BoundKernel]:
+        """The one."""
+        return [self.bound]
+
     def forward(self, q_BTND: Tensor, kv: Tensor, transport: Transport, guard: Guard) -> AloneForward:
         """One call; right unless `guard` holds an error."""
         made = guard.run(self._run, q_BTND, kv)

@@ -18,7 +18,7 @@ from attnspec.exchange.accumulate import lse_type, wide
 from attnspec.exchange.bound import BoundStrategy, Grads
 from attnspec.exchange.guard import Guard
 from attnspec.exchange.kernel_call import Bind, KernelCall, require_explicit, results
-from attnspec.exchange.lanes import Lanes, overlap, use
+from attnspec.exchange.lanes import Lanes, overlap
 from attnspec.exchange.tokens import Slots
 from attnspec.exchange.transport import Transport
 from attnspec.sharding.gathering import Gathering
@@ -118,7 +118,6 @@ class GatheredKeys:
         for call, part in zip(self._calls, cast(list[Tensor | None], forward.saved), strict=True):
             if part is None:
                 return None
-            use(part)
             lse_BNT[:, :, call.rows] = part
         return lse_BNT
 
@@ -153,12 +152,9 @@ class GatheredKeys:
         def parts(lanes: Lanes) -> Iterator[KeyPart]:
             for number, (call, lse_BNR) in enumerate(pairs):
                 with lanes.on(number):
-                    use(lse_BNR)  # maybe of the other lane
                     dq, dk, dv = call.backward_of_rows(q_BTND, kv, forward.out, lse_BNR, dout_BTND)
                     rows.put(call, dq)
                 lanes.join()
-                use(dk)
-                use(dv)
                 yield call.keys, dk, dv
 
         with Lanes(q_BTND, overlapped=self._overlapped_backward) as lanes:

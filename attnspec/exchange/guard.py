@@ -42,7 +42,7 @@ class Guard:
             return like.new_empty(tuple(shape), dtype=dtype or like.dtype)
         except (torch.OutOfMemoryError, RuntimeError) as error:
             self.error = self.error or error
-            error.__traceback__ = None
+            error.__traceback__ = self.error.__traceback__ = None  # their frames hold tensors
         gc.collect()
         if like.is_cuda:
             torch.cuda.empty_cache()

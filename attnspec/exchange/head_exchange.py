@@ -1,13 +1,17 @@
 """All-to-all between shards of the sequence and shares of the heads (DeepSpeed-Ulysses, Jacobs et al. 2023).
 
-U ranks of a head group each hold L slots with all heads. `spread` gives each the slots of all for its own heads of one
-stage, `collect` brings results back. Own shares are copied, never sent. Suffixes: B batch, L a rank's slots, T all
-slots of the group, N query heads, G key/value heads, H heads of a rank in one stage, U ranks, D head_dim.
+U ranks of a head group each hold L slots with all heads. `spread` gives each the slots of all for its own heads, stage
+by stage, and `Collect` brings results back. Own shares are copied, never sent. What is copied is copied for as many
+stages at once as can be: a launch costs the host as much for one. Suffixes: B batch, L a rank's slots, T all slots of
+the group, N query heads, G key/value heads, H heads of a rank in one stage, S stages, U ranks, D head_dim, P parts (K
+and V are two), W a row of a head in words.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -19,141 +23,193 @@ from attnspec.sharding.heads import HeadSplit
 from attnspec.sharding.routes import Channel
 
 _WORD = torch.int64
+_EVERY = slice(None)
 
 
+@dataclass(slots=True)
 class Spread:
-    """One stage's tensors on their way to the ranks of their heads."""
+    """One stage's queries (or their gradients), and keys and values, on their way to the ranks of their heads."""
 
-    def __init__(self, pending: Pending, q_UBLHD: Tensor, kv: Tensor | None) -> None:
-        self._pending, self._q_UBLHD, self._kv = pending, q_UBLHD, kv
+    pending: Pending
+    q_UBLHD: Tensor
+    kv_PUBLHD: Tensor | None
 
     def arrive(self) -> None:
         """What follows on the current stream begins after it has come."""
-        self._pending.wait()
+        self.pending.wait()
 
-    def wait(self) -> tuple[Tensor, Tensor | None]:
+    def wait(self, guard: Guard) -> tuple[Tensor, Tensor | None]:
         """(q_BTHD, kv (2, B, T, H, D)) as the current stream will see them; not copied where the batch is 1."""
-        self._pending.wait()
-        use(self._q_UBLHD)
-        q_BTHD = self._q_UBLHD.movedim(0, 1).flatten(1, 2).contiguous()
-        if self._kv is None:
-            return q_BTHD, None
-        use(self._kv)
-        return q_BTHD, self._kv.movedim(1, 2).flatten(2, 3).contiguous()
-
-
-class Collect:
-    """One stage's results on their way back."""
-
-    def __init__(
-        self, exchange: HeadExchange, stage: int, pending: Pending, own: Sequence[Tensor], got: Sequence[Tensor]
-    ) -> None:
-        self._exchange, self._stage, self._pending, self._own, self._got = exchange, stage, pending, own, got
-
-    def into(self, targets: Sequence[Tensor], guard: Guard) -> None:
-        """Put them where the stage's heads are in the (B, L, N or G, D) targets; copies of a key's head are summed."""
-        self._pending.wait()
-        for target, own, got in zip(targets, self._own, self._got, strict=True):
-            use(own)
-            guard.run(self._exchange.unpack, self._stage, own, got, target)
+        self.pending.wait()
+        kv = self.kv_PUBLHD
+        return _tokens(self.q_UBLHD[None], guard)[0], None if kv is None else _tokens(kv, guard)
 
 
 class HeadExchange:
     """The all-to-alls of one rank. group: the ranks of its head group in order; member: its number among them."""
 
     def __init__(self, split: HeadSplit, group: Sequence[int], member: int) -> None:
-        self._split, self._group, self._member = split, group, member
-        self._others = [number for number in range(len(group)) if number != member]
-        self._own = [slice(member, member + 1)]
+        self.split, self.group, self.member = split, group, member
+        self.others = [number for number in range(len(group)) if number != member]
         rest = [slice(0, member), slice(member + 1, len(group))]
-        self._rest = [run for run in rest if run.start < run.stop]
+        self.rest = [run for run in rest if run.start < run.stop]
 
-    @property
-    def size(self) -> int:
-        """Ranks of the group."""
-        return len(self._group)
+    def spread(self, q_BLND: Tensor, kv_PBLGD: Tensor | None, transport: Transport, guard: Guard) -> deque[Spread]:
+        """Start bringing all stages to where they are used; the first is on its way while the others are packed."""
+        moves = [_Move(self, part, guard) for part in (q_BLND[None], kv_PBLGD) if part is not None]
+        pendings = []
+        for stages in (slice(0, 1), slice(1, self.split.stages)):
+            for move in moves:
+                guard.run(move.pack, stages)
+            for stage in range(stages.start, stages.stop):
+                sends = [parcel for move in moves for parcel in move.parcels(move.packed, stage)]
+                receives = [parcel for move in moves for parcel in move.parcels(move.target, stage)]
+                pendings.append(transport.post(Channel.HEADS, sends, receives))
+        for move in moves:  # while that travels
+            guard.run(move.keep)
+        q_SUBLHD = moves[0].target.view(q_BLND.dtype)[:, 0]
+        kv = None if kv_PBLGD is None else moves[1].target.view(kv_PBLGD.dtype)
+        return deque(
+            Spread(pending, q_SUBLHD[stage], None if kv is None else kv[stage])
+            for stage, pending in enumerate(pendings)
+        )
 
-    def spread(self, stage: int, q_BLND: Tensor, kv: Tensor | None, transport: Transport, guard: Guard) -> Spread:
-        """Start bringing queries (or their gradients), and keys and values (2, B, L, G, D), to where they are used."""
-        batch, share, _, width = q_BLND.shape
-        size, split = len(self._group), self._split
-        q_UBLHD = guard.room(q_BLND, (size, batch, share, split.num_heads_q, width))
-        pairs = [(q_BLND, q_UBLHD)]
-        all_keys = None
-        if kv is not None:
-            all_keys = guard.room(kv, (2, size, batch, kv.shape[2], split.num_heads_kv, width))
-            pairs += [(kv[0], all_keys[0]), (kv[1], all_keys[1])]
-        sends, receives = [], []
-        for source, target in pairs:
-            packed = guard.room(target, target.shape)
-            guard.run(self._pack, stage, source, packed, self._rest)
-            for number in self._others:
-                sends.append(Parcel(peer=self._group[number], tensor=packed[number]))
-                receives.append(Parcel(peer=self._group[number], tensor=target[number]))
-        pending = transport.post(Channel.HEADS, sends, receives)
-        for source, target in pairs:  # while that travels
-            guard.run(self._pack, stage, source, target, self._own)
-        return Spread(pending, q_UBLHD, all_keys)
-
-    def collect(self, stage: int, results: Sequence[Tensor], transport: Transport, guard: Guard) -> Collect:
-        """Start bringing results (B, T, H, D) back."""
-        own, got_all, sends, receives = [], [], [], []
-        for result in results:
-            blocks_BULHD = torch.unflatten(result, 1, (len(self._group), -1))
-            got = guard.room(result, (len(self._group), *blocks_BULHD[:, 0].shape))
-            for number in self._others:
-                sends.append(Parcel(peer=self._group[number], tensor=blocks_BULHD[:, number].contiguous()))
-                receives.append(Parcel(peer=self._group[number], tensor=got[number]))
-            own.append(blocks_BULHD[:, self._member])
-            got_all.append(got)
-        return Collect(self, stage, transport.post(Channel.HEADS, sends, receives), own, got_all)
-
-    def unpack(self, stage: int, own_BLHD: Tensor, got_UBLHD: Tensor, target_BLND: Tensor) -> None:
-        """Blocks of all ranks into the heads of a stage."""
-        copies = self._copies(target_BLND)
+    def places(self, part_PBLND: Tensor) -> Tensor:
+        """The heads of each stage, by member: a view (S, P, U, B, L, H, D), or a copy where members share heads."""
+        copies = self.copies(part_PBLND.shape[3])
         if copies > 1:
-            got_UBLHD[self._member] = own_BLHD
-            summed_GBLD = torch.unflatten(got_UBLHD, 0, (-1, copies)).sum(dim=1).squeeze(-2)
-            target_BLND.movedim(2, 0).copy_(summed_GBLD)
-            return
-        places_UBLHD = self._places(stage, target_BLND)
-        copy_rows(own_BLHD, places_UBLHD[self._member])
-        for run in self._rest:
-            copy_rows(got_UBLHD[run], places_UBLHD[run])
+            part_PBLND = part_PBLND.repeat_interleave(copies, dim=3)
+        parts = torch.unflatten(part_PBLND, 3, (len(self.group), self.split.stages, -1))
+        return parts.permute(4, 0, 3, 1, 2, 5, 6)
 
-    def _pack(self, stage: int, source_BLND: Tensor, blocks_UBLHD: Tensor, members: Sequence[slice]) -> None:
-        """Blocks for runs of members of the group."""
-        copies = self._copies(source_BLND)
+    def copies(self, num_heads: int) -> int:
+        """On how many members each of a tensor's heads is: more than one where there are more ranks than heads."""
+        return max(len(self.group) // num_heads, 1)
+
+    def heads(self, num_heads: int) -> int:
+        """How many of a tensor's heads a member has in one stage."""
+        return num_heads * self.copies(num_heads) // (len(self.group) * self.split.stages)
+
+
+class _Move:
+    """Blocks (S, P, U, B, L, H, W) of one tensor: where they lie, where they are sent from, where they are used."""
+
+    def __init__(self, exchange: HeadExchange, part_PBLND: Tensor, guard: Guard) -> None:
+        self._exchange, part = exchange, words(part_PBLND)
+        parts, batch, share, num_heads, width = part.shape
+        size, stages = len(exchange.group), exchange.split.stages
+        shape = (stages, parts, size, batch, share, exchange.heads(num_heads), width)
+        self.packed, self.target = guard.room(part, shape), guard.room(part, shape)
+        self._places = guard.run(exchange.places, part)
+
+    def pack(self, stages: slice) -> None:
+        """What others need, to where it is sent from."""
+        self._copy(self.packed, stages, self._exchange.rest)
+
+    def keep(self) -> None:
+        """The own share, to where it is used."""
+        self._copy(self.target, _EVERY, [slice(self._exchange.member, self._exchange.member + 1)])
+
+    def parcels(self, blocks: Tensor, stage: int) -> list[Parcel]:
+        """A stage's blocks for or from each other member."""
+        ranks, others = self._exchange.group, self._exchange.others
+        return [Parcel(peer=ranks[number], tensor=part[number]) for part in blocks[stage] for number in others]
+
+    def _copy(self, blocks: Tensor, stages: slice, members: Sequence[slice]) -> None:
+        assert self._places is not None
+        for run in members if blocks[stages].shape[0] else ():
+            blocks[stages, :, run].copy_(self._places[stages, :, run])
+
+
+class Collect:
+    """Results of all stages on their way back into targets (B, L, N or G, D)."""
+
+    def __init__(self, exchange: HeadExchange, targets: Sequence[Tensor], guard: Guard) -> None:
+        self._exchange, self._targets, self._guard = exchange, targets, guard
+        self._words = [words(target[None]) for target in targets]
+        self._got = []
+        for target in self._words:
+            _, batch, share, num_heads, width = target.shape
+            shape = (len(exchange.group), batch, share, exchange.heads(num_heads), width)
+            self._got.append(guard.room(target, (exchange.split.stages, *shape)))
+        self._own: list[list[Tensor]] = []
+        self._pendings: list[Pending] = []
+
+    def add(self, results: Sequence[Tensor], transport: Transport) -> None:
+        """Start bringing the next stage's results (B, T, H, D) back."""
+        stage, exchange = len(self._own), self._exchange
+        own, sends, receives = [], [], []
+        for result, target, got in zip(results, self._targets, self._got, strict=True):
+            held = words(result)
+            if held.dtype != got.dtype:
+                held = words(_copied(result, self._guard, target.dtype))
+            blocks_BULHW = torch.unflatten(held, 1, (len(exchange.group), -1))
+            for number in exchange.others:
+                block = blocks_BULHW[:, number]
+                if not block.is_contiguous():
+                    block = _copied(block, self._guard)
+                sends.append(Parcel(peer=exchange.group[number], tensor=block))
+                receives.append(Parcel(peer=exchange.group[number], tensor=got[stage, number]))
+            own.append(blocks_BULHW[:, exchange.member])
+        self._own.append(own)
+        self._pendings.append(transport.post(Channel.HEADS, sends, receives))
+
+    def finish(self) -> None:
+        """Put all into the targets; the last stage travels while the others are put there."""
+        for number in range(len(self._targets)):
+            self._guard.run(self._keep, number)
+        last = len(self._pendings) - 1
+        for stages in (slice(0, last), slice(last, last + 1)):
+            for pending in self._pendings[stages]:
+                pending.wait()
+            for number in range(len(self._targets)):
+                self._guard.run(self._put, number, stages)
+
+    def _keep(self, number: int) -> None:
+        """The own blocks, to their place or among those that are summed."""
+        exchange, target = self._exchange, self._words[number]
+        summed = exchange.copies(target.shape[3]) > 1
+        places = self._got[number] if summed else exchange.places(target)[:, 0]
+        for stage, own in enumerate(self._own):
+            places[stage, exchange.member].copy_(own[number])
+
+    def _put(self, number: int, stages: slice) -> None:
+        """Blocks of the others; copies of a key's head are summed."""
+        exchange, got, target = self._exchange, self._got[number], self._words[number]
+        if not got[stages].shape[0]:
+            return
+        copies = exchange.copies(target.shape[3])
         if copies > 1:
-            for number in (number for run in members for number in range(run.start, run.stop)):
-                head = number // copies
-                copy_rows(source_BLND[:, :, head : head + 1], blocks_UBLHD[number])
+            held = self._targets[number]
+            summed_GBLD = torch.unflatten(got[0].view(held.dtype), 0, (-1, copies)).sum(dim=1).squeeze(-2)
+            held.movedim(2, 0).copy_(summed_GBLD)
             return
-        places_UBLHD = self._places(stage, source_BLND)
-        for run in members:
-            copy_rows(places_UBLHD[run], blocks_UBLHD[run])
-
-    def _places(self, stage: int, part_BLND: Tensor) -> Tensor:
-        """The heads of a stage, by rank: a view (U, B, L, H, D)."""
-        parts = torch.unflatten(part_BLND, 2, (len(self._group), self._split.stages, -1))
-        return parts[:, :, :, stage].movedim(2, 0)
-
-    def _copies(self, part_BLND: Tensor) -> int:
-        """On how many ranks each of the tensor's heads is: more than one where there are more ranks than heads."""
-        return max(len(self._group) // part_BLND.shape[2], 1)
+        places = exchange.places(target)[:, 0]
+        for run in exchange.rest:
+            places[stages, run].copy_(got[stages, run])
 
 
-def copy_rows(source: Tensor, target: Tensor) -> None:
-    """Torch copies strided memory element by element: here 8 bytes where types are alike and rows allow."""
-    wide_source, wide_target = _as_words(source), _as_words(target)
-    if wide_source is None or wide_target is None or source.dtype != target.dtype:
-        target.copy_(source)
-    else:
-        wide_target.copy_(wide_source)
+def words(part: Tensor) -> Tensor:
+    """The same memory in elements of 8 bytes, where its last axis is whole ones; else as it is.
 
-
-def _as_words(part: Tensor) -> Tensor | None:
-    """The same memory in elements of 8 bytes, where its last axis is whole ones."""
+    Torch copies strided memory element by element; elements of 2 bytes reach half the speed (two H200, torch 2.11).
+    """
     ratio = _WORD.itemsize // part.element_size()
     steps = (part.shape[-1], part.storage_offset(), *part.stride()[:-1])
-    return part.view(_WORD) if part.stride(-1) == 1 and not any(one % ratio for one in steps) else None
+    return part.view(_WORD) if ratio > 1 and part.stride(-1) == 1 and not any(one % ratio for one in steps) else part
+
+
+def _tokens(part_PUBLHD: Tensor, guard: Guard) -> Tensor:
+    """(P, B, T, H, D), a view where the batch is 1."""
+    use(part_PUBLHD)
+    view = part_PUBLHD.movedim(1, 2)
+    if view.shape[1] == 1:
+        return view.flatten(2, 3)
+    return _copied(view, guard).flatten(2, 3)
+
+
+def _copied(part: Tensor, guard: Guard, dtype: torch.dtype | None = None) -> Tensor:
+    """A contiguous copy."""
+    room = guard.room(part, part.shape, dtype)
+    guard.run(room.copy_, part)
+    return room

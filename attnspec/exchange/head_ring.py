@@ -11,7 +11,6 @@ rank, 19 of 123 at 32K).
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 from typing import cast
 
@@ -28,7 +27,7 @@ from attnspec.exchange.ring import Ring, RingForward
 from attnspec.exchange.tokens import Slots
 from attnspec.exchange.transport import Transport
 from attnspec.sharding.head_ring import HeadRing
-from attnspec.support import BoundKernel, Device, Forward
+from attnspec.support import Device, Forward
 
 
 def bind_head_ring(
@@ -39,21 +38,18 @@ def bind_head_ring(
     head, place = plan.ranks.place(rank)
     shape, group = plan.split.local_shape, plan.ranks.head_group(place)
     inner: Ring | Alone
-    kernels: list[BoundKernel]
     if plan.ring_degree == 1:
         inner = Alone(kernel(shape, plan.whole()))
-        kernels = [inner.bound]
     else:
         slots = plan.q_ring.num_slots, plan.k_ring.num_slots
         inner = Ring(kernel, shape, plan.calls(rank), plan.ways, place, plan.ranks.ring(head), *slots)
-        kernels = inner.kernels
-        require_explicit(kernels, needs_backward=needs_backward)
+        require_explicit(inner.kernels, needs_backward=needs_backward)
     work: HeadStages | OneStage = OneStage(inner)
     if len(group) > 1:
-        work = HeadStages(inner, HeadExchange(plan.split, group, head), plan.split.stages)
+        work = HeadStages(inner, HeadExchange(plan.split, group, head))
     return BoundStrategy(
         work,
-        kernels,
+        inner.kernels,
         Slots(plan.queries.slots(rank), plan.queries.num_slots, device.type),
         Slots(plan.keys.slots(rank), plan.keys.num_slots, device.type),
         transport,
@@ -108,55 +104,48 @@ class OneStage:
 class HeadStages:
     """A Work of ranks that share heads."""
 
-    def __init__(self, inner: Ring | Alone, exchange: HeadExchange, num_stages: int) -> None:
-        self._inner, self._exchange, self._num_stages = inner, exchange, num_stages
-        kernels = [inner.bound] if isinstance(inner, Alone) else []  # steps of a ring overlap themselves
-        self._overlapped_forward = bool(kernels) and overlap(kernels, "fwd")
-        self._overlapped_backward = bool(kernels) and overlap(kernels, "bwd")
-        self._apart = any(getattr(one, "static_schedule", False) for one in kernels)
+    def __init__(self, inner: Ring | Alone, exchange: HeadExchange) -> None:
+        self._inner, self._exchange = inner, exchange
+        alone = inner.kernels if isinstance(inner, Alone) else []  # a ring has its own lanes
+        self._overlapped_forward, self._overlapped_backward = overlap(alone, "fwd"), overlap(alone, "bwd")
+        self._apart = any(getattr(one, "static_schedule", False) for one in inner.kernels)
 
     def forward(self, q_BTND: Tensor, kv: Tensor, transport: Transport, guard: Guard) -> tuple[Tensor, list[Stage]]:
         """All stages."""
-        exchange = self._exchange
         out_BTND = guard.room(q_BTND, q_BTND.shape)
+        coming = self._exchange.spread(q_BTND, kv, transport, guard)
+        back = Collect(self._exchange, [out_BTND], guard)
         saved: list[Stage] = []
-        coming_back: list[Collect] = []
-        coming = deque(exchange.spread(number, q_BTND, kv, transport, guard) for number in range(self._num_stages))
         if self._apart:
             for one in coming:
                 one.arrive()
-        with Lanes(q_BTND, overlapped=self._overlapped_forward) as lanes:
-            for number in range(self._num_stages):
+        with Lanes(q_BTND, overlapped=self._overlapped_forward) as lanes:  # waits for what has arrived, on both
+            for number in range(len(coming)):
                 with lanes.on(number):
-                    q_BTHD, kv_BTHD = coming.popleft().wait()
+                    q_BTHD, kv_BTHD = coming.popleft().wait(guard)
                     assert kv_BTHD is not None
                     made = self._inner.forward(q_BTHD, kv_BTHD, transport, guard)
                     if not self._apart:
-                        coming_back.append(exchange.collect(number, [made.out_BTND], transport, guard))
+                        back.add([made.out_BTND], transport)
                 saved.append(Stage(q_BTHD=q_BTHD, kv=kv_BTHD, forward=made))
-        if self._apart:
-            outputs = [stage.forward.out_BTND for stage in saved]
-            coming_back = [exchange.collect(number, [out], transport, guard) for number, out in enumerate(outputs)]
-        for back in coming_back:
-            back.into([out_BTND], guard)
+        for stage in saved if self._apart else ():
+            back.add([stage.forward.out_BTND], transport)
+        back.finish()
         return out_BTND, saved
 
     def backward(
         self, q_BTND: Tensor, kv: Tensor, forward: Forward, dout_BTND: Tensor, transport: Transport, guard: Guard
     ) -> Grads:
         """All stages, in the same order."""
-        exchange = self._exchange
         dq_BTND, dkv = guard.room(q_BTND, q_BTND.shape), guard.room(kv, kv.shape)
-        coming_back = []
-        coming = deque(exchange.spread(number, dout_BTND, None, transport, guard) for number in range(self._num_stages))
+        coming = self._exchange.spread(dout_BTND, None, transport, guard)
+        back = Collect(self._exchange, [dq_BTND, dkv[0], dkv[1]], guard)
         with Lanes(q_BTND, overlapped=self._overlapped_backward) as lanes:
             for number, stage in enumerate(cast(list[Stage], forward.saved)):
                 with lanes.on(number):
-                    dout_BTHD, _ = coming.popleft().wait()
-                    grads = stage.backward(self._inner, dout_BTHD, transport, guard)
-                    coming_back.append(exchange.collect(number, grads, transport, guard))
-        for one in coming_back:
-            one.into([dq_BTND, dkv[0], dkv[1]], guard)
+                    dout_BTHD, _ = coming.popleft().wait(guard)
+                    back.add(stage.backward(self._inner, dout_BTHD, transport, guard), transport)
+        back.finish()
         return dq_BTND, dkv[0], dkv[1]
 
     def lse(self, forward: Forward, transport: Transport) -> Tensor | None:
@@ -165,10 +154,11 @@ class HeadStages:
         batch, num_slots, num_heads, _ = forward.out.shape
         lse_BTN1 = forward.out.new_empty((batch, num_slots, num_heads, 1), dtype=lse_type(forward.out.dtype))
         guard = Guard()
-        for number, part in enumerate(parts):
+        back = Collect(self._exchange, [lse_BTN1], guard)
+        for part in parts:
             if part is None:
                 return None
-            part_BTH1 = part.transpose(1, 2)[..., None]
-            self._exchange.collect(number, [part_BTH1], transport, guard).into([lse_BTN1], guard)
+            back.add([part.transpose(1, 2)[..., None]], transport)
+        back.finish()
         guard.finish()
         return lse_BTN1[..., 0].transpose(1, 2)

@@ -3,8 +3,10 @@
 For kernels that gain by it (`overlaps` in attnspec.support.bound): on two H200 FlashAttention 2 gained up to 19 percent
 and cuDNN up to 6, the persistent kernels of FlashAttention 3 and 4 lost up to 4, so those stay on one stream.
 
-Lane 0 is the caller's current stream. What a lane allocates and frees is its own; what it uses of the other's is kept
-from reuse by `use`. On the CPU there are no lanes and nothing to do.
+Lane 0 is the caller's current stream. What a lane allocates and frees is its own. Memory of one lane that the other
+uses, and that is dropped before the lanes are joined, is kept from reuse by `use`. Memory of the side lane that is
+used after they were joined needs none: it is handed out again only inside a later block, which begins by waiting for
+the caller's stream. On the CPU there are no lanes and nothing to do.
 """
 
 from __future__ import annotations
@@ -63,8 +65,9 @@ class Lanes:
 
 
 def overlap(kernels: Iterable[BoundKernel], pass_: Pass) -> bool:
-    """Whether two calls of these at once, of a forward or of a backward, take less time than one after the other."""
-    return all(pass_ in getattr(one, "overlaps", ()) for one in kernels)
+    """Whether there are any, of which two calls at once of that pass take less time than one after the other."""
+    found = list(kernels)
+    return bool(found) and all(pass_ in getattr(one, "overlaps", ()) for one in found)
 
 
 def use(tensor: Tensor) -> None:

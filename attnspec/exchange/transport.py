@@ -29,7 +29,10 @@ class Pending(Protocol):
     """A batch under way."""
 
     def wait(self) -> None:
-        """Let what follows on the current stream see the batch done. May be called again."""
+        """Let what follows on the current stream see the batch done.
+
+        May be called again, on that stream or on one that has waited for it.
+        """
         ...
 
 

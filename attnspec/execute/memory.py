@@ -84,14 +84,15 @@ def peak_bytes(step: Step, device: torch.device, resident_bytes: int) -> int | N
     """Most device memory of one iteration with its untimed part; None on the CPU.
 
     resident_bytes: what it needs beside that and is there already, which counts too: inputs, mask, a kept forward.
+    Memory that was dropped while another stream still uses it counts as long as nobody else can have it.
     """
     if device.type != "cuda":
         return None
-    before = torch.cuda.memory_allocated(device)
+    before = torch.cuda.memory_stats(device)["active_bytes.all.current"]
     if step.before is not None:
         step.before()
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
     step.run()
     torch.cuda.synchronize(device)
-    return resident_bytes + int(torch.cuda.max_memory_allocated(device) - before)
+    return resident_bytes + int(torch.cuda.memory_stats(device)["active_bytes.all.peak"] - before)

@@ -51,7 +51,7 @@ class Kernel(Alone):
 def stages(**attributes):
     log, split = Log(), split_heads(SHAPE, 2)
     assert split.stages == 2
-    return log, HeadStages(Kernel(log, **attributes), HeadExchange(split, [0, 1], 0), split.stages)
+    return log, HeadStages(Kernel(log, **attributes), HeadExchange(split, [0, 1], 0))
 
 
 def tensors():
