@@ -77,6 +77,7 @@ def test_a_run_from_spec_to_page(work: Host, capsys: pytest.CaptureFixture[str])
     assert provenance["plugins"] == {Path(LAUNCHER).name: hashlib.sha256(content).hexdigest()}
     assert provenance["workers"]["environment"]
     assert provenance["runs"][0]["ended_ns"] >= provenance["runs"][0]["started_ns"]
+    assert all(provenance["runs"][0][name] == provenance[name] for name in ("git_commit", "code_sha256"))
     assert run() == 0
     assert "2 cases have an ok record under the same conditions: not measured again" in capsys.readouterr().out
     opened = open_run("runs/spec")
