@@ -301,7 +301,15 @@ def test_a_folder_that_is_no_run_folder(command: str, tmp_path: Path, capsys: py
     assert exit_code([command, str(tmp_path / "nowhere")]) == 2
     assert "no such folder; `attnspec run` makes run folders" in capsys.readouterr().err
     assert exit_code([command, str(tmp_path)]) == 2
-    assert "no run folder (neither cells.parquet" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "no run folder (neither cells.parquet" in told and "in it" not in told
+    for name in ("d", "c", "b", "a", "empty"):
+        (tmp_path / name).mkdir()
+        for file in ("spec.yaml", "provenance.json") if name != "empty" else ():
+            (tmp_path / name / file).touch()
+    assert exit_code([command, str(tmp_path)]) == 2
+    inside = ", ".join(str(tmp_path / name) for name in "abc")
+    assert capsys.readouterr().err.endswith(f"; run folders in it: {inside} and 1 more\n")
 
 
 @pytest.mark.usefixtures("no_page")
