@@ -80,13 +80,31 @@ class SpecError(InputError):
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
 
+_FLASH_ATTENTION = ("flashattn", "flashattention", "fa")
+_OTHER_NAMES = {
+    **{f"{name}{version}": f"fa{version}" for name in _FLASH_ATTENTION for version in (2, 3, 4)},
+    **dict.fromkeys(("flashattn", "flashattention"), "fa2"),
+    "flexattention": "flex",
+    "bf16": "bfloat16",
+    **dict.fromkeys(("fp16", "f16", "half"), "float16"),
+    **dict.fromkeys(("fp32", "f32", "float", "single"), "float32"),
+    **dict.fromkeys(("fp64", "f64", "double"), "float64"),
+}
+"""What people also call things, in small letters and digits alone, and the name here."""
+
+
 def nearest(name: str, allowed: Iterable[str]) -> str:
-    """A hint ` (did you mean 'x'?)` when one of `allowed` is close to `name`, else an empty string.
+    """A hint ` (did you mean 'x'?)` when `name` is close to one of `allowed` or another name of it, else empty text.
 
     >>> nearest("widnow", ["window", "block"])
     " (did you mean 'window'?)"
+    >>> nearest("flash-attn-3", ["fa2", "fa3", "flash_mask"])
+    " (did you mean 'fa3'?)"
     >>> nearest("zzz", ["window", "block"])
     ''
     """
-    close = difflib.get_close_matches(name, list(allowed), n=1, cutoff=0.6)
+    names = list(allowed)
+    plain = "".join(sign for sign in name.lower() if sign.isalnum())
+    other = _OTHER_NAMES.get(plain)
+    close = [other] if other in names else difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     return f" (did you mean '{close[0]}'?)" if close else ""

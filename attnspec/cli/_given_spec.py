@@ -10,7 +10,8 @@ from typing import Any
 from attnspec import plugins
 from attnspec.catalog.findings import Finding
 from attnspec.errors import InputError, Problem, SpecError
-from attnspec.launch.runner_profile import load_runner, search_folders
+from attnspec.launch.container_place import choices_of, plan_images
+from attnspec.launch.runner_profile import Runner, load_runner, search_folders
 from attnspec.masks import make_slices
 from attnspec.plan import Image, Plan, compile_plan
 from attnspec.plan.structure import example_documents
@@ -36,6 +37,13 @@ def planned(held: SpecFile, spec: Spec, *, device: Device | None, images: Sequen
         if not problems:
             raise
         raise SpecError(problems) from None
+
+
+def planned_on(held: SpecFile, spec: Spec) -> tuple[Runner, Plan]:
+    """The same for the device and images that the runner of `spec` expects, and that runner."""
+    runner = load_runner(spec.runner, search_folders(cwd=Path.cwd(), environ=os.environ))
+    images = plan_images(choices_of(runner, cwd=Path.cwd(), environ=os.environ))
+    return runner, planned(held, spec, device=runner.expected_device(), images=images)
 
 
 def runner_findings(value: Any) -> list[Finding]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,11 +43,9 @@ def command(
     Keys of --only are columns of cells.parquet: level, kernel, strategy, mask, seqlen, cp_size, pass and so on.
     """
     from attnspec.cli._console import show
-    from attnspec.cli._given_spec import planned, runner_findings
+    from attnspec.cli._given_spec import planned_on, runner_findings
     from attnspec.cli._plan_text import plan_text
-    from attnspec.launch.container_place import choices_of, plan_images
     from attnspec.launch.device_peaks import nominal_tflops
-    from attnspec.launch.runner_profile import load_runner, search_folders
     from attnspec.plan import parse_only, restrict, select
     from attnspec.plan.expect import expect
     from attnspec.spec import read_spec
@@ -61,9 +58,7 @@ def command(
     read = held.spec
     if runner is not None:
         read = read.model_copy(update={"runner": runner})
-    profile = load_runner(read.runner, search_folders(cwd=Path.cwd(), environ=os.environ))
-    images = plan_images(choices_of(profile, cwd=Path.cwd(), environ=os.environ))
-    plan = planned(held, read, device=profile.expected_device(), images=images)
+    profile, plan = planned_on(held, read)
     if wanted:
         plan = restrict(plan, select(plan.cases, wanted))
     if as_json:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
 
 from attnspec.cli._paths import NAME
+from attnspec.units import counted
 
 if TYPE_CHECKING:
     from attnspec.errors import Problem
+    from attnspec.spec import SpecFile
 
 
 @click.command()
@@ -21,7 +25,8 @@ if TYPE_CHECKING:
 def command(context: click.Context, specs: tuple[str, ...], overrides: tuple[str, ...], as_json: bool) -> None:
     """Check spec files: form, names, parameters, that runner and lengths exist, that masks take their lengths.
 
-    Prints every problem with file, line and path. Exit code 0 when all are fine, else 2.
+    Prints every problem with file, line and path, and of a spec without any how many cases its runner does not support
+    (`attnspec plan` tells all of these). Exit code 0 when all are fine, else 2.
     """
     from attnspec.cli._given_spec import refusals, runner_findings
     from attnspec.errors import SpecError
@@ -40,10 +45,30 @@ def command(context: click.Context, specs: tuple[str, ...], overrides: tuple[str
                 click.echo("\n".join(map(str, error.problems)))
         else:
             if not as_json:
-                click.echo(f"{path}: ok")
+                click.echo("\n".join((f"{path}: ok", *_unsupported(held, path))))
     if as_json:
         errors = [{"file": one.file, "line": one.line, "path": one.path, "message": one.message} for one in problems]
         click.echo(json.dumps({"ok": not errors, "errors": errors}, ensure_ascii=False))
     elif problems:
         click.echo(f"attnspec: {len(problems)} {'problem' if len(problems) == 1 else 'problems'} found", err=True)
     context.exit(2 if problems else 0)
+
+
+def _unsupported(held: SpecFile, path: str) -> Iterator[str]:
+    """A line on the cases that the plan calls unsupported, with the most frequent reason."""
+    from attnspec.cli._given_spec import planned_on
+    from attnspec.errors import AttnspecError
+    from attnspec.plan.stages import implementation_label
+
+    try:
+        _, plan = planned_on(held, held.spec)
+    except AttnspecError as error:
+        yield f"  cannot be planned here: {error}"
+        return
+    whys = Counter((implementation_label(plan.case_by_id[one]), why.reason) for one, why in plan.unsupported.items())
+    for (label, reason), count in whys.most_common(1):
+        total = len(plan.unsupported)
+        told = f"{label}: {reason}" if count == total else f"{count:,} of them {label}: {reason}"
+        more = "" if count == total else f"; all reasons: attnspec plan {path}"
+        verb = "is" if total == 1 else "are"
+        yield f"  {total:,} of {counted(len(plan.cases), 'case')} {verb} unsupported, {told}{more}"

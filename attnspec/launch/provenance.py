@@ -15,12 +15,13 @@ import attnspec
 from attnspec import plugins
 from attnspec.launch.found import Found
 from attnspec.launch.runner_profile import Runner
-from attnspec.record.entries import Note
+from attnspec.record.journal import Journal
 from attnspec.wire import WIRE_VERSION
 
 PACKAGE = Path(attnspec.__file__).resolve().parent
 ADDING_UP = ("anchor_again", "compile_ahead", "spent")
 """Kinds of notes that tell what one attempt took."""
+_OF_CODE = ("attnspec", "code_sha256")
 
 
 def code_sha256(package: Path = PACKAGE) -> str:
@@ -106,16 +107,20 @@ def processor() -> str:
     )
 
 
-def facts_of_workers(notes: Iterable[Note]) -> dict[str, Any]:
+def facts_of_workers(journal: Journal) -> dict[str, Any]:
     """The newest note of every kind and writer: environments, bandwidths, anchors, as the workers found them.
 
-    Of what adds up over attempts, every attempt's own, as writer-attempt.
+    Of what adds up over attempts, every attempt's own, as writer-attempt; so too, as `code`, which state of attnspec's
+    code each attempt had that took samples.
     """
     newest: dict[str, dict[str, Any]] = {}
-    for note in sorted(notes, key=lambda one: one.created_ns):
+    measured = set(journal.timings["attempt"].unique().to_pylist())
+    for note in sorted(journal.notes, key=lambda one: one.created_ns):
+        attempt, data = f"{note.writer}-{note.attempt}", note.data
         if note.kind != "message":
-            name = f"{note.writer}-{note.attempt}" if note.kind in ADDING_UP else note.writer
-            newest.setdefault(note.kind, {})[name] = note.data
+            newest.setdefault(note.kind, {})[attempt if note.kind in ADDING_UP else note.writer] = data
+        if note.kind == "environment" and note.attempt in measured and "code_sha256" in data:
+            newest.setdefault("code", {})[attempt] = {name: data.get(name) for name in _OF_CODE}
     return newest
 
 

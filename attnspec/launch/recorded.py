@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from attnspec.catalog.findings import dotted, findings_of
 from attnspec.errors import InputError
+from attnspec.launch.measured_code import measured_code
 from attnspec.launch.provenance import differences
 from attnspec.launch.runner_profile import Profile, Runner
 
@@ -21,11 +22,12 @@ _HOST = ("machine", "processor", "num_cpus")
 class Conditions:
     """What a measurement depends on, as far as it is known.
 
-    code: SHA-256 of attnspec's own. images: name -> image ID, digest. packages: those that the run's cases use, by
-    normalised name. host: machine, processor, cores. devices: CUDA devices, each with model and capability.
+    code: SHA-256 of attnspec's own, several where attempts had several. images: name -> image ID, digest. packages:
+    those that the run's cases use, by normalised name. host: machine, processor, cores. devices: CUDA devices,
+    each with model and capability.
     """
 
-    code: str
+    code: tuple[str, ...]
     python: str = ""
     images: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     packages: Mapping[str, str] = field(default_factory=dict)
@@ -43,11 +45,11 @@ def drift(before: Conditions, now: Conditions, *, seen: bool = True) -> list[str
 
     seen: whether anybody has looked at the machines of now; else code and images alone are compared.
 
-    >>> old = Conditions(code="a", packages={"torch": "2.11.0"}, driver="570", host={"num_cpus": 8})
-    >>> drift(old, Conditions(code="a", packages={"torch": "2.13.0", "x": "1"}, driver="580", host={"num_cpus": 8}))
+    >>> old = Conditions(code=("a",), packages={"torch": "2.11.0"}, driver="570", host={"num_cpus": 8})
+    >>> drift(old, Conditions(code=("a",), packages={"torch": "2.13.0", "x": "1"}, driver="580", host={"num_cpus": 8}))
     ['driver: 570 -> 580', 'package torch: 2.11.0 -> 2.13.0']
     """
-    lines = differences({"attnspec's code": before.code[:12]}, {"attnspec's code": now.code[:12]})
+    lines = differences({"attnspec's code": _short(before.code)}, {"attnspec's code": _short(now.code)})
     for name, image in before.images.items():
         here = now.images.get(name, {})
         for key, what in (("image_id", "image ID"), ("digest", "digest")):
@@ -59,6 +61,10 @@ def drift(before: Conditions, now: Conditions, *, seen: bool = True) -> list[str
     lines += differences(before.packages, now.among(before.packages), "package ")
     lines += differences({"devices": _counted(before.devices)}, {"devices": _counted(now.devices)})
     return lines + differences(before.host, now.host, "host ")
+
+
+def _short(code: Iterable[str]) -> str:
+    return ", ".join(one[:12] for one in code)
 
 
 def _counted(devices: Iterable[Mapping[str, Any]]) -> str:
@@ -73,7 +79,7 @@ def recorded_conditions(provenance: Mapping[str, Any]) -> Conditions:
         workers = provenance.get("workers", {}).get("environment", {}).values()
         used = {name: version for facts in workers for name, version in facts["versions"].items()}
         return Conditions(
-            code=provenance["code_sha256"],
+            code=tuple(measured_code(provenance)) or (provenance["code_sha256"],),
             python=found["python"],
             images=provenance["images"],
             packages=_normalised(used or found["versions"]),
@@ -109,7 +115,7 @@ def present_conditions(provenance: Mapping[str, Any]) -> Conditions:
     """Those of now, from a provenance gathered for a run to come."""
     found, host = provenance["found"], provenance["host"]
     return Conditions(
-        code=provenance["code_sha256"],
+        code=(provenance["code_sha256"],),
         python=found["python"],
         images=provenance["images"],
         packages=_normalised(found["packages"]),

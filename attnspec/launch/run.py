@@ -196,17 +196,18 @@ def _provenance(plan: Plan, folder: RunFolder, place: Place, order: Order, start
     return {
         **content,
         "planned_for": planned,
-        "runs": [*earlier, _this_run(place, order, started_ns)],
+        "runs": [*earlier, _this_run(place, order, content, started_ns)],
     }
 
 
-def _this_run(place: Place, order: Order, started_ns: int) -> dict[str, Any]:
-    """What stays told of a run when later ones resume it, above all whether its images were pinned then."""
+def _this_run(place: Place, order: Order, content: Mapping[str, Any], started_ns: int) -> dict[str, Any]:
+    """What stays told of a run when later ones resume it: its code, and whether its images were pinned then."""
     images = {name: {"identity": image.identity, "pinned": image.pinned} for name, image in place.images.items()}
-    return {"command": list(order.argv), "started_ns": started_ns, "images": images}
+    code = {name: content[name] for name in ("git_commit", "code_sha256")}
+    return {"command": list(order.argv), **code, "started_ns": started_ns, "images": images}
 
 
 def _finish_provenance(folder: RunFolder, provenance: dict[str, Any], signals: StopSignals) -> None:
     provenance["runs"][-1] |= {"ended_ns": time.time_ns(), "signal": signals.number}
-    provenance["workers"] = facts_of_workers(read_journal(folder.journal).notes)
+    provenance["workers"] = facts_of_workers(read_journal(folder.journal))
     folder.write_provenance(provenance)

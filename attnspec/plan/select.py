@@ -33,6 +33,12 @@ _READ: Mapping[str, Callable[[Case], Any]] = {
     "case_id": lambda case: case.case_id,
 }
 KEYS = tuple(_READ)
+_WITHOUT = {
+    "strategy": "of level kernel, which have no strategy",
+    "backend": "whose spec names no backend (where a kernel has several, it is chosen at run time)",
+    "provider": "whose spec names no provider (it is chosen at run time)",
+}
+"""Keys that may be null -> which cases these are."""
 
 
 def parse_only(texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
@@ -83,8 +89,10 @@ def _value(key: str, text: str, known: Mapping[Any, None]) -> Any:
             raise InputError(f"--only: {key}: {error}") from None
         if count in known:
             return count
-    shown = ", ".join(list(spelled)[:20]) + (", ..." if len(spelled) > 20 else "")
-    raise InputError(f"--only: no case has {key}={text}{nearest(text, spelled)}; allowed: {shown}")
+    names = [name for name, value in spelled.items() if value is not None]
+    allowed = [", ".join(names[:20]) + (", ..." if len(names) > 20 else "")] if names else []
+    allowed += [f"{key}=none, which means cases {_WITHOUT[key]}"] if None in known else []
+    raise InputError(f"--only: no case has {key}={text}{nearest(text, spelled)}; allowed: {'; or '.join(allowed)}")
 
 
 def _spelling(value: Any) -> str:

@@ -125,7 +125,7 @@ def _mask_and_pass(row: Row) -> str:
 
 
 def _size(row: Row) -> str:
-    return format_count(row["seqlen"]) if row["level"] == "kernel" else f"{row['cp_size']} GPUs"
+    return format_count(row["seqlen"]) if row["level"] == "kernel" else f"{row['cp_size']} {row['rank']}s"
 
 
 def summary(found: Sequence[Pair]) -> str:

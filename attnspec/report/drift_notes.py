@@ -62,7 +62,11 @@ def _anchor_notes(base: OpenedRun, new: OpenedRun, drift: Drift, threshold: floa
         for anchor in found.values():
             ends = anchor.times[-1] / anchor.times[0]
             if anchor.dof and abs(ends - 1) > threshold:
-                yield f"the anchor case of {name} was {percent(ends)} when it was last measured again"
+                yield (
+                    f"the anchor case of {name} was {percent(ends)} when it was last measured again, so conditions "
+                    "changed within that run: repeat it when nobody else uses the machine before a difference of that "
+                    "size counts"
+                )
 
 
 def _scatter_notes(base: OpenedRun, new: OpenedRun, drift: Drift, num_cases: int, threshold: float) -> Iterator[str]:

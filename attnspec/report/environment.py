@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from attnspec.launch.measured_code import measured_code, measured_versions
 from attnspec.report.run import OpenedRun
 
 _OF_HOST = ("name", "processor", "platform", "num_cpus", "python")
 _OF_WORKER = ("device", "driver", "image_id", "kernel", "python", "versions", "cuda", "env")
-_OF_CODE = ("attnspec", "git_commit", "code_sha256", "plugins")
 
 
 def environment(run: OpenedRun) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def environment(run: OpenedRun) -> dict[str, Any]:
     held = run.provenance
     workers = [one for one in section(held, "workers", "environment").values() if isinstance(one, Mapping)]
     return {
-        "attnspec": _some(held, _OF_CODE),
+        "attnspec": _code(held),
         "runner": _some(section(held, "runner"), ("name", "image", "launcher")),
         "host": _some(section(held, "host"), _OF_HOST),
         "worker": together(_some(one, _OF_WORKER) for one in workers),
@@ -59,6 +59,15 @@ def together(mappings: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         else:
             merged[name] = _one_or_all(values)
     return merged
+
+
+def _code(held: Mapping[str, Any]) -> dict[str, Any]:
+    """Its versions, the SHA-256 of its states, their commits where each has one, and the plug-in files."""
+    states = measured_code(held)
+    commits = [] if None in states.values() else states.values()
+    told = {"attnspec": measured_versions(held), "git_commit": commits, "code_sha256": states}
+    distinct = {name: _one_or_all(values) for name, values in told.items()}
+    return _some({**distinct, "plugins": held.get("plugins")}, (*told, "plugins"))
 
 
 def _some(held: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import attnspec
 from attnspec.drawing.look import PASS_TITLES, mask_title
 from attnspec.errors import InputError
+from attnspec.launch.measured_code import measured_code, measured_versions
 from attnspec.report.environment import environment, section
 from attnspec.report.run import OpenedRun
 from attnspec.units import format_count
@@ -32,8 +33,8 @@ def methods_text(run: OpenedRun) -> str:
 
 
 def _workloads(run: OpenedRun, rows: Sequence[Row]) -> Iterator[str]:
-    version = section(environment(run), "attnspec").get("attnspec", attnspec.__version__)
-    yield f"We measured {_number(len(rows), 'case')} with attnspec {version}."
+    versions = measured_versions(run.provenance) or [attnspec.__version__]
+    yield f"We measured {_number(len(rows), 'case')} with attnspec {listed(versions)}."
     heads = sorted({(row["num_heads_q"], row["num_heads_kv"]) for row in rows})
     told = listed(f"{queries} query and {keys} key/value heads" for queries, keys in heads)
     yield (
@@ -143,12 +144,17 @@ def _platform(run: OpenedRun, rows: Sequence[Row]) -> Iterator[str]:
         yield f"Software: {listed([*([f'Python {listed(_as_list(python))}'] if python else []), *packages])}."
     if held["image"]:
         yield f"Container image {listed(_as_list(held['image']))}."
-    code = section(held, "attnspec")
-    known = [
-        f"{name} {code[key]}" for name, key in (("commit", "git_commit"), ("SHA-256", "code_sha256")) if key in code
-    ]
-    if known:
-        yield f"attnspec's own code: {listed(known)}."
+    yield from _code(run)
+
+
+def _code(run: OpenedRun) -> Iterator[str]:
+    states = measured_code(run.provenance)
+    if len(states) == 1:
+        ((state, commit),) = states.items()
+        yield f"attnspec's own code: {f'commit {commit} and ' if commit else ''}SHA-256 {state}."
+    elif states:
+        told = (f"{state} (commit {commit})" if commit else state for state, commit in states.items())
+        yield f"Cases were measured with {len(states)} states of attnspec's own code, SHA-256 {listed(told)}."
 
 
 def _cuda(cuda: Mapping[str, Any]) -> str:

@@ -67,7 +67,7 @@ def throughput(folder: str, mask: str, pass_: str) -> str:
 
 
 def published_misses(folder: str) -> str:
-    """Where the best variant of a kernel is over 5 percent below what the page shows for it on H100, from 8K."""
+    """Where the best variant of a kernel is over 5 percent below what the published page has on H100, from 8K."""
     _, rows = _opened(folder)
     best: dict[tuple[object, ...], tuple[float, str]] = {}
     for label, row in _ok(rows):
@@ -85,9 +85,9 @@ def published_misses(folder: str) -> str:
             misses.append((*shown, f"{value / row['tflops'] - 1:.0%}"))
     told = f"{len(misses)} of {compared} compared figures"
     if not misses:
-        return f"{told} are more than 5 percent below the page's.\n"
+        return f"{told} are more than 5 percent below the published page's.\n"
     head = ("implementation", "mask", "pass", "seqlen", "measured", "published", "difference")
-    return f"{told} are more than 5 percent below the page's:\n\n{table(head, misses)}"
+    return f"{told} are more than 5 percent below the published page's:\n\n{table(head, misses)}"
 
 
 def stability(folder: str) -> str:

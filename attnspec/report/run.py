@@ -26,6 +26,8 @@ from attnspec.support import Device
 
 _LATER = ("kernel_params",)
 """Columns that tables of earlier versions lack; they are null there."""
+_MOST_INSIDE = 3
+"""Run folders that an error names."""
 
 
 @dataclass(frozen=True)
@@ -132,12 +134,27 @@ def open_run(path: str | Path) -> OpenedRun:
     folder = RunFolder(Path(path))
     if not folder.path.is_dir():
         raise InputError(f"{path}: no such folder; `attnspec run` makes run folders, by default runs/<spec name>")
-    begun = folder.spec.is_file() and folder.provenance.is_file()
-    if not begun and not (folder.cells.is_file() and folder.timings.is_file()):
+    if not _is_run(folder):
         raise InputError(
             f"{path}: no run folder (neither cells.parquet and timings.parquet nor spec.yaml and provenance.json)"
+            f"{_inside(folder.path)}"
         )
     return OpenedRun(folder)
+
+
+def _inside(path: Path) -> str:
+    """The run folders in a folder that is none, in words: the first few by name."""
+    try:
+        found = sorted(one for one in path.iterdir() if one.is_dir() and _is_run(RunFolder(one)))
+    except OSError:
+        return ""
+    more = f" and {len(found) - _MOST_INSIDE} more" if len(found) > _MOST_INSIDE else ""
+    return f"; run folders in it: {', '.join(map(str, found[:_MOST_INSIDE]))}{more}" if found else ""
+
+
+def _is_run(folder: RunFolder) -> bool:
+    begun = folder.spec.is_file() and folder.provenance.is_file()
+    return begun or (folder.cells.is_file() and folder.timings.is_file())
 
 
 def _open_export(file: Path) -> OpenedRun:

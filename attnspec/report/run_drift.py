@@ -51,13 +51,14 @@ def drift_between(base: OpenedRun, new: OpenedRun) -> Drift:
 def same_conditions(base: OpenedRun, new: OpenedRun) -> bool:
     """Whether code, plug-in files, the workers' packages, CUDA libraries and environment variables are known and alike.
 
-    A kernel that was built anew under its old version is not seen.
+    They are not where a run holds attempts of several states of the code: which of them had an anchor is not known. A
+    kernel that was built anew under its old version is not seen.
     """
     if not (_tells_plugins(base) and _tells_plugins(new)):
         return False
     old, now = (environment(run) for run in (base, new))
     found = [(_at(old, names), _at(now, names)) for names in _CONDITIONS]
-    return found[0][0] is not None and all(before == after for before, after in found)
+    return isinstance(found[0][0], str) and all(before == after for before, after in found)
 
 
 def anchors(run: OpenedRun) -> dict[AnchorKey, Anchor]:

@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from attnspec.launch.measured_code import measured_code, measured_versions
+
 _FILES = ("cells.parquet", "timings.parquet", "provenance.json", "spec.yaml", "plan.json")
 _LONGEST_RECORD = 100_000
 
@@ -46,9 +48,8 @@ def _record(content: Mapping[str, Any]) -> str:
 
 def _facts(content: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     found, host, runner = (_mapping(content.get(key)) for key in ("found", "host", "runner"))
-    yield from _given("attnspec", content.get("attnspec"))
-    yield from _given("git commit", content.get("git_commit"))
-    yield from _given("sha256 of the code", content.get("code_sha256"))
+    yield from _given("attnspec", ", ".join(measured_versions(content)))
+    yield from _code(measured_code(content))
     yield from _given("sha256 of the spec", content.get("spec_sha256"))
     command = content.get("command")
     if isinstance(command, list):
@@ -79,6 +80,16 @@ def _facts(content: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         known = [f"{name} {cuda[name]}" for name in ("driver", "cudnn", "nccl", "power_limit_w") if cuda.get(name)]
         if known:
             yield "worker", ", ".join(known)
+
+
+def _code(states: Mapping[str, str | None]) -> Iterator[tuple[str, str]]:
+    """Each state beside its own commit where there are several: none stands for the whole folder."""
+    if len(states) == 1:
+        yield from _given("git commit", *states.values())
+        yield from _given("sha256 of the code", *states)
+    elif states:
+        told = (f"{state} (commit {commit})" if commit else state for state, commit in states.items())
+        yield f"sha256 of the code, {len(states)} states", ", ".join(told)
 
 
 def _given(name: str, value: object) -> Iterator[tuple[str, str]]:

@@ -59,8 +59,14 @@ def _dtype(value: Any) -> DType:
     raise error_of(Finding(message=not_among(value, DTYPES)))
 
 
+def _seconds(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise error_of(Finding(message=f"got {shown(value)}; allowed: a number of seconds, such as 0.2"))
+    return value
+
+
 Size = Annotated[int, Field(ge=1, le=_MAX_SIZE)]
-Seconds = Annotated[float, Field(gt=0, le=7 * 24 * 3600)]
+Seconds = Annotated[float, Field(gt=0, le=7 * 24 * 3600), BeforeValidator(_seconds)]
 Text = Annotated[str, Field(min_length=1)]
 
 

@@ -77,6 +77,7 @@ def test_a_run_from_spec_to_page(work: Host, capsys: pytest.CaptureFixture[str])
     assert provenance["plugins"] == {Path(LAUNCHER).name: hashlib.sha256(content).hexdigest()}
     assert provenance["workers"]["environment"]
     assert provenance["runs"][0]["ended_ns"] >= provenance["runs"][0]["started_ns"]
+    assert all(provenance["runs"][0][name] == provenance[name] for name in ("git_commit", "code_sha256"))
     assert run() == 0
     assert "2 cases have an ok record under the same conditions: not measured again" in capsys.readouterr().out
     opened = open_run("runs/spec")
@@ -300,7 +301,15 @@ def test_a_folder_that_is_no_run_folder(command: str, tmp_path: Path, capsys: py
     assert exit_code([command, str(tmp_path / "nowhere")]) == 2
     assert "no such folder; `attnspec run` makes run folders" in capsys.readouterr().err
     assert exit_code([command, str(tmp_path)]) == 2
-    assert "no run folder (neither cells.parquet" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "no run folder (neither cells.parquet" in told and "in it" not in told
+    for name in ("d", "c", "b", "a", "empty"):
+        (tmp_path / name).mkdir()
+        for file in ("spec.yaml", "provenance.json") if name != "empty" else ():
+            (tmp_path / name / file).touch()
+    assert exit_code([command, str(tmp_path)]) == 2
+    inside = ", ".join(str(tmp_path / name) for name in "abc")
+    assert capsys.readouterr().err.endswith(f"; run folders in it: {inside} and 1 more\n")
 
 
 @pytest.mark.usefixtures("no_page")

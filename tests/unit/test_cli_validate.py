@@ -90,6 +90,30 @@ def test_masks_that_refuse_their_lengths_are_named(files, capsys):
     assert line.startswith("slices.yaml:4: sweeps[0].masks[1]: slices at 1K tokens: ")
 
 
+def test_cases_that_cannot_run_are_counted_with_their_most_frequent_reason(files, capsys):
+    ranks = "level: distributed, masks: [full, causal], cp_size: [2, 3, 16], seqlen_per_rank: 1K"
+    (files / "ranks.yaml").write_text(
+        GOOD.replace("num_heads_kv: 2", "num_heads_kv: 8").split("sweeps")[0]
+        + f"sweeps: [{{{ranks}, strategies: [ulysses: {{kernel: sdpa}}]}}]\n"
+    )
+    for given, told in (
+        (["cp_size=[2,3]"], "4 of 8 cases are unsupported, ulysses (sdpa): 8 query heads cannot be split over 3 ranks"),
+        (["cp_size=[3]"], "4 of 4 cases are unsupported, ulysses (sdpa): 8 query heads"),
+        (["cp_size=[3]", "passes=fwd", "masks=[full]"], "1 of 1 case is unsupported, "),
+        (["cp_size=2"], None),
+    ):
+        assert exit_code(["validate", "ranks.yaml", *(f"--set=sweeps.0.{one}" for one in given)]) == 0
+        first, *rest = capsys.readouterr().out.splitlines()
+        assert first == "ranks.yaml: ok"
+        assert [line.startswith(f"  {told}") for line in rest] == ([] if told is None else [True])
+    assert exit_code(["validate", "ranks.yaml"]) == 0
+    line = capsys.readouterr().out.splitlines()[1]
+    assert line.startswith("  8 of 12 cases are unsupported, 4 of them ulysses (sdpa): 8 query heads")
+    assert line.endswith("; all reasons: attnspec plan ranks.yaml")
+    assert exit_code(["validate", "ranks.yaml", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"ok": True, "errors": []}
+
+
 def test_a_bad_runner_file_is_named(files, capsys):
     (files / "mine.yaml").write_text("launcher: local\ngpu: 8\n")
     assert exit_code(["validate", "good.yaml", "--set", "runner=mine.yaml"]) == 2

@@ -75,6 +75,24 @@ def test_other_shapes_of_provenance_do_no_harm(run: Path) -> None:
     assert "with attnspec 9." in methods_text(open_run(run))
 
 
+def test_every_state_of_the_code_that_measured_is_told(run: Path) -> None:
+    text = methods_text(open_run(MEASURED / "h200_distributed"))
+    held = json.loads((MEASURED / "h200_distributed" / "provenance.json").read_text())
+    states = list(dict.fromkeys(one["code_sha256"] for one in held["workers"]["environment"].values()))
+    assert len(states) == 3
+    assert f"3 states of attnspec's own code, SHA-256 {states[0]}, {states[1]} and {states[2]}." in text
+    assert "commit" not in text  # that of one of them
+    held["runs"] = [{"code_sha256": states[1], "git_commit": "1234"}]
+    (run / "provenance.json").write_text(json.dumps(held))
+    assert f"SHA-256 {states[0]}, {states[1]} (commit 1234) and {states[2]}." in methods_text(open_run(run))
+    for one in held["workers"]["environment"].values():
+        one |= {"code_sha256": states[1], "attnspec": "0.7"}
+    (run / "provenance.json").write_text(json.dumps(held))
+    told = methods_text(open_run(run))
+    assert f"attnspec's own code: commit 1234 and SHA-256 {states[1]}." in told
+    assert "with attnspec 0.7." in told
+
+
 def test_a_run_without_an_ok_case_is_refused(run: Path) -> None:
     cells = pq.read_table(run / "cells.parquet")
     pq.write_table(cells.filter(pc.not_equal(cells["status"], "ok")), run / "cells.parquet")

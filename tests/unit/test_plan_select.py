@@ -63,6 +63,12 @@ def test_what_is_chosen(plan, texts, count):
         ("mask=full,", r"got ''"),
         ("maks=full", r"--only: unknown key 'maks' \(did you mean 'mask'\?\); allowed: level, kernel, strategy,"),
         ("mask=ful", r"--only: no case has mask=ful \(did you mean 'full'\?\); allowed: full, varlen_causal, sliding"),
+        ("backend=SLOW", r"allowed: FAST; or backend=none, which means cases whose spec names no backend \(where a "),
+        (
+            "provider=flash",
+            r"provider=flash; allowed: provider=none, which means cases whose spec names no provider \(it ",
+        ),
+        ("strategy=usp", r"allowed: .*; or strategy=none, which means cases of level kernel"),
         ("seqlen=2K", r"--only: no case has seqlen=2K; allowed: 1024, 512"),
         ("seqlen=64k", r"--only: seqlen: got '64k': unknown suffix 'k'; write 64K"),
         ("cp_size=2,kernel=one_slice", r"--only cp_size=2,kernel=one_slice: no case has all of this"),

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import json
 
+import pyarrow as pa
+import pytest
+
+from attnspec.launch.measured_code import measured_code, measured_versions
 from attnspec.launch.provenance import facts_of_workers
 from attnspec.record.entries import Note
+from attnspec.record.journal import Journal
 
 
 def note(kind, data, *, attempt, writer="job-rank0"):
@@ -20,7 +25,46 @@ def test_the_newest_facts_stand_and_what_adds_up_is_kept_of_every_attempt():
         note("spent", {"measure": 2.0}, attempt=2),
         note("message", {"text": "for people"}, attempt=2),
     ]
-    assert facts_of_workers(notes) == {
+    assert facts_of_workers(Journal(notes=tuple(notes))) == {
         "environment": {"job-rank0": {"driver": "2"}},
         "spent": {"job-rank0-1": {"measure": 1.0}, "job-rank0-2": {"measure": 2.0}},
     }
+
+
+def test_the_code_of_every_attempt_that_took_samples_is_kept():
+    notes = tuple(
+        note("environment", {"attnspec": "0.1", "code_sha256": code, "driver": "1"}, attempt=number)
+        for number, code in ((1, "a"), (2, "b"), (3, "c"))
+    )
+    kept = facts_of_workers(Journal(notes=notes, timings=pa.table({"attempt": pa.array([1, 1, 2], pa.int32())})))
+    assert kept["environment"]["job-rank0"]["code_sha256"] == "c"  # the newest, which found all measured
+    assert {name: one["code_sha256"] for name, one in kept["code"].items()} == {"job-rank0-1": "a", "job-rank0-2": "b"}
+    assert measured_code({"code_sha256": "c", "git_commit": "3", "workers": kept}) == {"a": None, "b": None}
+
+
+LAST = {"code_sha256": "b", "git_commit": "2", "attnspec": "0.2"}
+TWO = {"environment": {"x": {"code_sha256": "a", "attnspec": "0.1"}, "y": {"code_sha256": "b", "attnspec": "0.2"}}}
+
+
+@pytest.mark.parametrize(
+    ("held", "code"),
+    [
+        ({}, {}),
+        ({"git_commit": "2"}, {}),
+        (LAST, {"b": "2"}),
+        ({**LAST, "git_commit": None}, {"b": None}),
+        ({**LAST, "runs": [{"command": []}], "workers": TWO}, {"a": None, "b": None}),
+        ({**LAST, "runs": [{"code_sha256": "a", "git_commit": "1"}, LAST]}, {"a": "1", "b": "2"}),
+        ({**LAST, "runs": [{"code_sha256": "a", "git_commit": "1"}], "workers": TWO}, {"a": "1", "b": None}),
+        ({**LAST, "runs": [{"code_sha256": "b", "git_commit": None}]}, {"b": "2"}),
+        ({**LAST, "runs": [None, {"code_sha256": ["a"]}], "workers": {"code": 3, "environment": {"x": 1}}}, {"b": "2"}),
+    ],
+)
+def test_states_of_the_code_and_their_commits(held, code):
+    assert measured_code(held) == code
+
+
+def test_versions_are_those_of_the_workers():
+    assert measured_versions({**LAST, "workers": TWO}) == ["0.1", "0.2"]
+    assert measured_versions(LAST) == ["0.2"]
+    assert measured_versions({}) == []

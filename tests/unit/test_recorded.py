@@ -15,7 +15,7 @@ from attnspec.resources import shipped
 SHIPPED = [shipped("runners")]
 H100 = {"model": "NVIDIA H100 80GB HBM3", "capability": [9, 0]}
 BEFORE = Conditions(
-    code="a" * 64,
+    code=("a" * 64,),
     python="3.12.1",
     images={"hopper": {"image_id": "sha256:1", "digest": "sha256:2"}},
     packages={"torch": "2.11.0", "flash-attn-4": "4.0.0b36"},
@@ -30,7 +30,8 @@ BEFORE = Conditions(
     [
         ({}, []),
         ({"packages": {**BEFORE.packages, "pytest": "9"}}, []),
-        ({"code": "b" * 64}, [f"attnspec's code: {'a' * 12} -> {'b' * 12}"]),
+        ({"code": ("a" * 64, "b" * 64)}, [f"attnspec's code: {'a' * 12} -> {'a' * 12}, {'b' * 12}"]),
+        ({"code": ("b" * 64,)}, [f"attnspec's code: {'a' * 12} -> {'b' * 12}"]),
         ({"python": "3.11.2"}, ["python: 3.12.1 -> 3.11.2"]),
         (
             {"packages": {"torch": "2.13.0"}},
@@ -52,7 +53,7 @@ def test_drift(changed, lines):
 
 
 def test_machines_that_nobody_has_seen_are_not_compared():
-    now = Conditions(code="b" * 64, images={"hopper": {"image_id": "sha256:1", "digest": "sha256:2"}})
+    now = Conditions(code=("b" * 64,), images={"hopper": {"image_id": "sha256:1", "digest": "sha256:2"}})
     assert drift(BEFORE, now, seen=False) == [f"attnspec's code: {'a' * 12} -> {'b' * 12}"]
 
 
@@ -80,6 +81,12 @@ def test_what_workers_reported_counts_before_what_the_host_saw():
     }
     assert recorded_conditions(held).packages == {"flash-attn-4": "3", "torch": "2.13.0"}
     assert drift(recorded_conditions(held), present_conditions(provenance())) == ["package flash-attn-4: 3 -> 4"]
+
+
+def test_a_run_of_several_states_of_the_code_was_made_under_all_of_them():
+    held = provenance()
+    held["workers"] = {"code": {"job-rank0-1": {"code_sha256": "b"}, "job-rank0-2": {"code_sha256": "a"}}}
+    assert drift(recorded_conditions(held), present_conditions(provenance())) == ["attnspec's code: b, a -> a"]
 
 
 def test_a_provenance_that_tells_too_little():

@@ -181,6 +181,15 @@ def test_facts_of_a_damaged_record_are_left_out(tmp_path):
     assert len(told.record) < 101_000 and told.record.endswith("whole in provenance.json")
 
 
+def test_no_commit_stands_for_a_folder_of_several_states_of_the_code(tmp_path):
+    last = {"code_sha256": "b", "git_commit": "2"}
+    assert run_facts("run", tmp_path, tmp_path, last).facts == (("git commit", "2"), ("sha256 of the code", "b"))
+    content = {**last, "workers": {"environment": {"x": {"code_sha256": "a"}, "y": {"code_sha256": "b"}}}}
+    assert run_facts("run", tmp_path, tmp_path, content).facts == (("sha256 of the code, 2 states", "a, b"),)
+    content["runs"] = [{"code_sha256": "a", "git_commit": "1"}]
+    assert run_facts("run", tmp_path, tmp_path, content).facts == (("sha256 of the code, 2 states", "a (commit 1), b"),)
+
+
 def test_the_charting_library_is_the_released_build_with_its_licences():
     said = json.loads((VENDOR / "NOTICE.json").read_text())
     code = (VENDOR / said["file"]).read_bytes()

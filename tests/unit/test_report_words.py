@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from report_cells import cases, cell, distributed
 
 from attnspec.report.beside_published import disagreements, pairs, shared_differences, summary
 from attnspec.report.published import published
 from attnspec.report.published_setup import differences
+from attnspec.report.sections import overview
 from attnspec.report.standings import doubts, standings
 from attnspec.report.verdicts import absences, shaky, verdicts
 
@@ -36,6 +39,8 @@ def test_ranks_of_a_cpu_are_no_gpus():
     ]
     (said,) = verdicts(cases(*rows).measured)
     assert "at 2 CPU ranks (1K)" in said.text
+    shaken = [replace(row, time_ms_ci_high=10 * row.time_ms_median) for row in rows]
+    assert "causal, forward, 2 CPU ranks: interval is" in overview(cases(*shaken).measured)
 
 
 def test_different_winners_by_size():

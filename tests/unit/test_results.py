@@ -90,7 +90,7 @@ def test_the_best_variant_is_held_against_the_published_figure_from_8k_on(folder
         cell("fa3", 1024, 1.0),
     ]
     made = results.published_misses(folder(slow)).splitlines()
-    assert made[0] == "1 of 1 compared figures are more than 5 percent below the page's:"
+    assert made[0] == "1 of 1 compared figures are more than 5 percent below the published page's:"
     assert made[-1].startswith("| fa3 a | full | fwd | 8K |")
     assert made[-1].endswith(" | -10% |")
 
@@ -101,7 +101,7 @@ def test_nothing_measured_is_said(folder):
 
 def test_no_miss_is_one_line(folder):
     assert results.published_misses(folder([cell("fa3", 8192, 5000.0)])) == (
-        "0 of 1 compared figures are more than 5 percent below the page's.\n"
+        "0 of 1 compared figures are more than 5 percent below the published page's.\n"
     )
 
 

@@ -126,6 +126,8 @@ def test_num_packs_given_counts_for_both_levels():
         ("measure.min_iters", 0, "measure.min_iters: got 0; allowed: at least 1"),
         ("measure.min_iters", -1, "measure.min_iters: got -1; allowed: at least 1"),
         ("measure.max_seconds", 0, "measure.max_seconds: got 0; allowed: over 0"),
+        ("measure.max_seconds", "200ms", "measure.max_seconds: got '200ms'; allowed: a number of seconds, such as 0.2"),
+        ("measure.setup_timeout_s", True, "measure.setup_timeout_s: got true; allowed: a number of seconds, such as 0.2"),
         ("measure.max_seconds", float("nan"), "measure.max_seconds: got nan; allowed: a finite number"),
         ("measure.ci", "2 percent", "measure.ci: got '2 percent'; allowed: a share over 0 and at most 1, such as 1/4, 0.25 or 25%"),
         ("sweep", [], "sweep: unknown key 'sweep' (did you mean 'sweeps'?); allowed: attnspec, name, description, runner, seed, shape, data, sweeps, measure"),

@@ -1,0 +1,57 @@
+"""Which states of attnspec's own code measured a run: a folder may hold attempts of several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+
+def measured_code(provenance: Mapping[str, Any]) -> dict[str, str | None]:
+    """SHA-256 of every state of the code that measured, and its commit where that is recorded. Pure.
+
+    The states are those that workers told, else those that runs began with. The commit at the top of a provenance is
+    that of the last run, so it counts only where the last run's state is the only one.
+
+    >>> measured_code({"code_sha256": "a", "git_commit": "1"})
+    {'a': '1'}
+    >>> held = {"code_sha256": "b", "git_commit": "2", "workers": {"code": {"job-rank0-1": {"code_sha256": "a"}}}}
+    >>> measured_code(held), measured_code({**held, "runs": [{"code_sha256": "a", "git_commit": "1"}]})
+    ({'a': None}, {'a': '1'})
+    """
+    runs = list(_mappings(provenance.get("runs")))
+    last = list(_texts([provenance], "code_sha256"))
+    states = list(dict.fromkeys(_told(provenance, "code_sha256") or [*_texts(runs, "code_sha256"), *last]))
+    named = [*([provenance] if states == last else ()), *runs]
+    commits = {
+        state: commit
+        for one in named
+        for state in _texts([one], "code_sha256")
+        for commit in _texts([one], "git_commit")
+    }
+    return {state: commits.get(state) for state in states}
+
+
+def measured_versions(provenance: Mapping[str, Any]) -> list[str]:
+    """The versions of attnspec that measured, as workers told them; else that of the last run. Pure.
+
+    >>> measured_versions({"attnspec": "0.2", "workers": {"environment": {"job-rank0": {"attnspec": "0.1"}}}})
+    ['0.1']
+    """
+    return list(dict.fromkeys(_told(provenance, "attnspec") or _texts([provenance], "attnspec")))
+
+
+def _told(provenance: Mapping[str, Any], name: str) -> list[str]:
+    """What workers told: of each attempt that measured, else (earlier versions) in each worker's newest environment."""
+    workers = provenance.get("workers")
+    kinds = [workers.get(kind) for kind in ("code", "environment")] if isinstance(workers, Mapping) else []
+    found = [list(_texts(_mappings(kind.values()), name)) for kind in kinds if isinstance(kind, Mapping)]
+    return next(filter(None, found), [])
+
+
+def _mappings(values: Any) -> Iterator[Mapping[str, Any]]:
+    """Those that are what they should be (people edit files)."""
+    yield from (one for one in values or () if isinstance(one, Mapping))
+
+
+def _texts(held: Any, name: str) -> Iterator[str]:
+    yield from (one[name] for one in held if isinstance(one.get(name), str))
