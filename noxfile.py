@@ -63,7 +63,7 @@ def bench(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """The quick test suite, on the CPU: about three minutes on two cores."""
+    """The quick test suite, on the CPU: under two minutes on two cores."""
     install(session, *TESTS)
     session.run(
         "pytest",
