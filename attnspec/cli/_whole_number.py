@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -10,19 +11,15 @@ from attnspec.errors import InputError
 from attnspec.units import check_leading_zeros
 
 
-class WholeNumber(click.ParamType):
-    """What click.IntRange takes, but refuses 024: mostly half of 1,024."""
+def whole_number(least: int, most: int | None = None) -> Callable[[Any], int]:
+    """What click.IntRange takes, but refuses 024: mostly half of 1,024. For `type` of a click.option."""
+    within = click.IntRange(least, most)
 
-    name = "whole number"
+    def number(value: Any) -> int:
+        try:
+            check_leading_zeros(str(value).strip())
+        except InputError as error:
+            raise click.BadParameter(str(error)) from None
+        return int(within.convert(value, None, None))
 
-    def __init__(self, least: int, most: int | None = None) -> None:
-        self._range = click.IntRange(least, most)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The number. Fails with what is allowed."""
-        if isinstance(value, str):
-            try:
-                check_leading_zeros(value.strip())
-            except InputError as error:
-                self.fail(str(error), param, ctx)
-        return self._range.convert(value, param, ctx)
+    return number
