@@ -12,15 +12,29 @@ _COUNT = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<suffix>[A-Za-z]*)", re.ASCII)
 _FRACTION = re.compile(r"(?P<top>\d+)\s*/\s*(?P<bottom>\d+)", re.ASCII)
 _PERCENT = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*%", re.ASCII)
 _DECIMAL = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
+_LEADING_ZERO = re.compile(r"[-+]?0\d", re.ASCII)
 _LONGEST = 60
 """Characters of a number; what is longer is no quantity, and Python refuses to read 5,000 digits."""
 MAX_COUNT = 2**62
 
 
+def check_leading_zeros(text: str) -> None:
+    """Raise InputError for a number such as 024: mostly half of 1,024, which lists take for two values.
+
+    >>> check_leading_zeros("0"), check_leading_zeros("0.5K")
+    (None, None)
+    """
+    if _LEADING_ZERO.match(text):
+        raise InputError(
+            f"got {text!r}; allowed: no leading zeros (a comma separates two values; write 1024 or 1K, not 1,024)"
+        )
+
+
 def parse_count(value: int | str) -> int:
     """A positive token count: an integer, or text with the binary suffix K (1024) or M (1048576).
 
-    Raises InputError for anything else: other suffixes, signs, separators, a fraction of a token, booleans.
+    Raises InputError for anything else: other suffixes, signs, separators, leading zeros, a fraction of a token,
+    booleans.
 
     >>> parse_count("64K"), parse_count("1.5K"), parse_count("1M"), parse_count(8192)
     (65536, 1536, 1048576, 8192)
@@ -34,6 +48,7 @@ def parse_count(value: int | str) -> int:
         match = _COUNT.fullmatch(value) if len(value) <= _LONGEST else None
         if match is None:
             raise InputError(f"got {value!r}; allowed: {allowed}")
+        check_leading_zeros(value)
         suffix = match["suffix"]
         if suffix not in _SUFFIXES:
             hint = f"; write {match['number']}{suffix.upper()}" if suffix.upper() in _SUFFIXES else ""

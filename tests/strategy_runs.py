@@ -12,6 +12,7 @@ from attnspec.execute.joint import Agreement
 from attnspec.execute.prepared import prepare_kernel
 from attnspec.execute.strategy import plan_strategy, prepare_strategy
 from attnspec.execute.tensors import make_tensors
+from attnspec.execute.verify import Checks, verify
 from attnspec.shape import Shape
 from attnspec.sharding.sharding import sent_bytes
 from attnspec.support import Device, Problem
@@ -69,6 +70,19 @@ def run_strategy(ranks, asked, shape, slices, docs):
 def run_strategies(ranks, cases):
     """run_strategy of several cases, one after another."""
     return [run_strategy(ranks, *case) for case in cases]
+
+
+def verify_strategies(ranks, cases):
+    """What one rank finds of each case, verified as a worker does: (tokens that it holds, status, reason)."""
+    found = []
+    for asked, shape, slices, docs in cases:
+        prepared, tensors = prepared_strategy(ranks, asked, shape, slices, docs)
+        agreement = Agreement(ranks, str)
+        whole = Checks.of("workload-of-tests", shape, slices, tensors_of(shape, slices))
+        checks = whole.over(prepared.q_rows, prepared.k_rows, agreement.total)
+        result = verify(prepared, checks, tensors, agree=agreement.worst)
+        found.append((len(prepared.q_rows), str(result.status), result.reason))
+    return found
 
 
 def put_together(found, slices):

@@ -19,7 +19,7 @@ from attnspec.params import ParamInfo, info
 from attnspec.units import parse_count
 
 COUNT_SCHEMA = {
-    "anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?[KM]?$"}],
+    "anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": r"^(0|[1-9][0-9]*)(\.[0-9]+)?[KM]?$"}],
     "description": "A token count: 8192, or 8K (times 1024), 1.5K, 1M (times 1048576).",
 }
 """JSON Schema of what `units.parse_count` reads."""

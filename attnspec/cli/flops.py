@@ -7,11 +7,12 @@ import json
 import click
 
 from attnspec.cli._mask_options import mask_options, named_mask
+from attnspec.cli._whole_number import whole_number
 from attnspec.flops import attention_flops
 from attnspec.shape import PASSES
 from attnspec.slices import area
 
-_SIZE = click.IntRange(1, 2**31 - 1)
+_SIZE = whole_number(1, 2**31 - 1)
 
 
 @click.command("flops")

@@ -20,6 +20,7 @@ from attnspec.cli._console import plain_or_terminal, say, show
 from attnspec.cli._given_spec import planned, runner_findings
 from attnspec.cli._paths import PATH
 from attnspec.cli._progress import watching
+from attnspec.cli._whole_number import whole_number
 from attnspec.cli.report import page_of
 from attnspec.drawing.look import STATUS_WORDS
 from attnspec.errors import InputError, SpecError
@@ -40,7 +41,7 @@ from attnspec.spec import Spec, SpecFile, read_spec
 @click.option("--runner", metavar="NAME", help="Another runner than the spec's: a name or a path.")
 @click.option("--out", type=PATH, metavar="DIR", help="Run folder [default: runs/<spec name>].")
 @click.option("--only", multiple=True, metavar="K=V,..", help="Only cases with these values, such as kernel=sdpa|flex.")
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the first N of them.")
+@click.option("--limit", type=whole_number(1), metavar="N", help="Only the first N of them.")
 @click.option("--fresh", is_flag=True, help="Measure everything anew; the old journal is set aside, not deleted.")
 @click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Replace a value of the spec.")
 @click.option("--rehearse", is_flag=True, help="The whole pipeline, shrunk, on the CPU (2 to 4 ranks).")

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from attnspec.cli._console import plain_or_terminal, show
 from attnspec.cli._paths import FILE
+from attnspec.cli._whole_number import whole_number
 from attnspec.errors import InputError
 from attnspec.sample.documents import draw_pieces
 from attnspec.sample.histogram import Histogram, found, in_packs, in_population, octaves, standard_errors
@@ -37,9 +38,9 @@ _STYLES = (
 
 @click.command("sample")
 @click.option("--seqlen", required=True, help="Tokens of a pack: 65536, 64K, 1M.")
-@click.option("--packs", "num_packs", required=True, type=click.IntRange(min=1), help="How many packs.")
+@click.option("--packs", "num_packs", required=True, type=whole_number(1), help="How many packs.")
 @click.option(
-    "--seed", required=True, type=click.IntRange(min=0), help="Same seed, same packs, on every machine. 0 is a seed."
+    "--seed", required=True, type=whole_number(0), help="Same seed, same packs, on every machine. 0 is a seed."
 )
 @click.option("--data", default="page", show_default=True, help=f"{', '.join(shipped_names())}, or a file of lengths.")
 @click.option("--max-doc-fraction", default="1/4", show_default=True, help="Longest document, as a share of the pack.")

@@ -14,22 +14,23 @@ from torch import Tensor
 class Finding:
     """The worst place of one check.
 
-    index: where in the checked tensor. reason_code: one of REASON_CODES[wrong]. against_plain: the error is in units of
-    plain attention's error, which is what a record reports.
+    index: where in the checked tensor; None where nothing was compared, as on a rank that holds no tokens. reason_code:
+    one of REASON_CODES[wrong]. against_plain: the error is in units of plain attention's error, which is what a record
+    reports.
     """
 
     error: float
     bound: float
     reason_code: str = ""
     reason: str = ""
-    index: tuple[int, ...] = ()
+    index: tuple[int, ...] | None = None
     against_plain: bool = False
 
     @classmethod
     def worst_of(cls, ratio: Tensor, *, bound: float, against_plain: bool = False) -> Finding:
-        """The largest ratio of a tensor, a NaN before everything."""
+        """The largest ratio of a tensor, a NaN before everything; 0 and no index where it has no elements."""
         if ratio.numel() == 0:
-            return cls(error=0.0, bound=bound, index=(0,) * ratio.ndim, against_plain=against_plain)
+            return cls(error=0.0, bound=bound, against_plain=against_plain)
         flat = ratio.argmax()  # of NaN and numbers it gives the NaN
         index = tuple(int(one) for one in torch.unravel_index(flat, ratio.shape))
         return cls(error=float(ratio[index]), bound=bound, index=index, against_plain=against_plain)

@@ -74,8 +74,9 @@ class Identities:
                 delta_noise_T = dout_square_T * q_square_T * (8 * FLOAT32_EPS) ** 2
                 dk = self._compare(dk_BSGD[batch, :, head], None, delta_noise_T)
                 for name, demand, found in (("dV", "the sum of dO", dv), ("dK", "0", dk)):
-                    if found.exceeds(worst):
-                        rows, keys = self.queries.place(found.index[0]), self.keys.place(found.index[0])
+                    if found.index is not None and found.exceeds(worst):
+                        (part,) = found.index
+                        rows, keys = self.queries.place(part), self.keys.place(part)
                         worst = found.with_reason(
                             "gradient_identity",
                             f"{name} of key/value head {head}, summed over {keys} (for {rows}), differs from {demand} "

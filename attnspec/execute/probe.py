@@ -87,13 +87,13 @@ def check_probe(
         else:
             ratio_BPMD = _merged_ratio(error_BPMD, count_P, codes.spelt)
         found = Finding.worst_of(ratio_BPMD, bound=1.0)
-        if found.exceeds(worst):
-            _, row, head, dim = found.index
+        if found.index is not None and found.exceeds(worst):
+            batch, row, head, dim = found.index
             row += rows.start
             worst = found.with_reason(
                 "mask_probe",
                 f"mask probe: {where(codes.rows[row], heads.start + head)}, dimension {dim}: got "
-                f"{float(out_BTND[found.index[0], row, heads.start + head, dim]):.6g}, expected "
+                f"{float(out_BTND[batch, row, heads.start + head, dim]):.6g}, expected "
                 f"{float(expected_PD[row - rows.start, dim]):.6g} over {int(codes.counts_T[row])} keys; "
                 "the kernel sees other keys than the mask allows",
             )
@@ -152,6 +152,8 @@ def _check_lse(codes: Codes, lse_BNT: Tensor, lse_tolerance: float) -> Finding:
     error_BNT = torch.where(lse_BNT == expected_T, 0.0, error_BNT)  # -inf on rows without keys
     tolerance_T = lse_tolerance + LSE_ABSOLUTE + LSE_RELATIVE * expected_T.abs().nan_to_num(posinf=0.0)
     found = Finding.worst_of(error_BNT / tolerance_T, bound=1.0)
+    if found.index is None:
+        return found
     _, head, row = found.index
     return found.with_reason(
         "lse",

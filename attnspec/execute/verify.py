@@ -331,7 +331,7 @@ def _compare(name: str, got_BRND: Tensor, right_BRND: Tensor, unit_R: Tensor, he
         square_BPND = (got_BRND[:, rows].to(right_BRND.dtype) - right_BRND[:, rows]).square_()
         error_P = square_BPND.mean(dim=(0, 2, 3)).sqrt()
         found = Finding.worst_of(error_P / unit_R[rows], bound=bound, against_plain=True)
-        if found.exceeds(worst):
+        if found.index is not None and found.exceeds(worst):
             (place,) = found.index
             head = int(square_BPND[:, place].sum(dim=(0, 2)).argmax())
             kind = "row" if name in ("out", "dq") else "key"
@@ -350,9 +350,9 @@ def _compare_lse(lse_BNR: Tensor, right: Truth, here: _Here, tolerance: float) -
     got_BNR = lse_BNR.to(expected_BNR.dtype)
     error_BNR = torch.where(got_BNR == expected_BNR, 0.0, (got_BNR - expected_BNR).abs())
     found = Finding.worst_of(error_BNR / (unit_BNR + tolerance / BOUND_LSE), bound=BOUND_LSE)
-    batch, head, row = found.index
-    if got_BNR.numel() == 0:
+    if found.index is None:
         return found
+    batch, head, row = found.index
     return found.with_reason(
         "lse",
         f"lse: {where(int(here.positions[row]), head)}: got {float(got_BNR[batch, head, row]):.8g}, expected "
@@ -366,10 +366,11 @@ def _zero_elsewhere(dq_BTND: Tensor, unit_R: Tensor, here: _Here) -> Finding:
     largest_T[here.local] = 0.0
     unit = unit_R.to(torch.float64).median() if len(unit_R) else torch.ones((), dtype=torch.float64)
     found = Finding.worst_of(largest_T / unit.to(largest_T.device), bound=BOUND_DQ)
-    return found.with_reason(
-        "dq",
-        f"dq: local row {found.index[0]} has {float(largest_T[found.index]):.3g} where dO is zero, so 0 is expected",
-    )
+    if found.index is None:
+        return found
+    (row,) = found.index
+    text = f"dq: local row {row} has {float(largest_T[row]):.3g} where dO is zero, so 0 is expected"
+    return found.with_reason("dq", text)
 
 
 def _finite(name: str, value_BRND: Tensor, held: IntArray | None) -> Finding:

@@ -125,7 +125,7 @@ def _numbers(planned: Cell, samples: pa.Table) -> dict[str, Any]:
     times = [np.concatenate(rounds) for rounds in packs]
     num_packs = len(packs)
     ns_median = sum(map(stats.median, times))
-    low, high = stats.block_bootstrap_sum(packs, seed=stats.seed_of(planned.case_id))
+    bounds = _interval(packs, seed=stats.seed_of(planned.case_id))
     host = [np.concatenate(list(one)) for one in packs_of(samples, "host_ns", planned.cp_size)]
     clocks = samples["sm_clock_mhz"].drop_null().to_pylist()
     throttled = samples["throttled"].drop_null().to_pylist()
@@ -134,8 +134,8 @@ def _numbers(planned: Cell, samples: pa.Table) -> dict[str, Any]:
         "time_ms_median": ns_median / num_packs / 1e6,
         "time_ms_p20": sum(stats.percentile(one, 20) for one in times) / num_packs / 1e6,
         "time_ms_p80": sum(stats.percentile(one, 80) for one in times) / num_packs / 1e6,
-        "time_ms_ci_low": low / num_packs / 1e6,
-        "time_ms_ci_high": high / num_packs / 1e6,
+        "time_ms_ci_low": bounds.low / num_packs / 1e6 if bounds else None,
+        "time_ms_ci_high": bounds.high / num_packs / 1e6 if bounds else None,
         "host_ms": sum(map(stats.median, host)) / num_packs / 1e6 if host else None,
         "sm_clock_mhz": stats.median(clocks) if clocks else None,
         "throttled": any(throttled) if throttled else None,
@@ -144,11 +144,18 @@ def _numbers(planned: Cell, samples: pa.Table) -> dict[str, Any]:
         flops = float(planned.flops)
         numbers |= {
             "tflops": flops / ns_median / 1e3,
-            "tflops_ci_low": flops / high / 1e3,
-            "tflops_ci_high": flops / low / 1e3,
+            "tflops_ci_low": flops / bounds.high / 1e3 if bounds else None,
+            "tflops_ci_high": flops / bounds.low / 1e3 if bounds else None,
             "tflops_per_gpu": flops / ns_median / 1e3 / planned.cp_size,
         }
     return numbers
+
+
+def _interval(packs: list[Rounds], *, seed: int) -> stats.Interval | None:
+    """Of the sum of the packs' medians. None where a pack has one round: it cannot tell how far rounds are apart."""
+    if min(map(len, packs)) < 2:
+        return None
+    return stats.block_bootstrap_sum(packs, seed=seed)
 
 
 def _timing_columns(samples: pa.Table) -> pa.Table:

@@ -75,10 +75,11 @@ class Cell:
     time_ms_p80: float | None = column(pa.float64(), "Sum over packs of the 80th percentile / num_packs.", unit="ms")
     time_ms_ci_low: float | None = column(
         pa.float64(),
-        "Lower end of the 95 percent interval of time_ms_median (block bootstrap within packs).",
+        "Lower end of the 95 percent interval of time_ms_median (block bootstrap within packs); null where a pack has "
+        "one round.",
         unit="ms",
     )
-    time_ms_ci_high: float | None = column(pa.float64(), "Upper end of that interval.", unit="ms")
+    time_ms_ci_high: float | None = column(pa.float64(), "Upper end of that interval; null as it.", unit="ms")
     host_ms: float | None = column(
         pa.float64(), "Median host time to enqueue one iteration, as time_ms_median over packs.", unit="ms"
     )

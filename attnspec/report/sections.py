@@ -50,7 +50,7 @@ def overview(rows: Sequence[Row]) -> str:
     tiles = [
         (f"{counts['ok']:,}", "cases ok", f"of {ran:,}{left_out}"),
         (f"{ran - counts['ok']:,}", "with a mark", _statuses(counts)),
-        (f"{len(unstable):,}", "to read with care", "wide interval or throttled clock"),
+        (f"{len(unstable):,}", "to read with care", "wide interval or none, or throttled clock"),
         (f"{len(labels):,}", "implementations", ", ".join(devices[:3]) + (" ..." if len(devices) > 3 else "")),
     ]
     cards = "".join(

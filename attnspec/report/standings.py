@@ -36,14 +36,14 @@ class Standing:
         return float(self.ranked[0]["tflops"] / self.ranked[1]["tflops"])
 
     @property
+    def rival(self) -> Row | None:
+        """The next fastest that cannot be told apart from the first: its interval meets, or one of them has none."""
+        return next((row for row in self.ranked[1:] if meets(row, self.ranked[0])), None)
+
+    @property
     def tied(self) -> bool:
-        """Whether the first two cannot be told apart."""
-        if len(self.ranked) < 2:
-            return False
-        first, second = self.ranked[:2]
-        if first["tflops_ci_low"] is None or second["tflops_ci_high"] is None:
-            return bool(first["tflops"] == second["tflops"])
-        return bool(first["tflops_ci_low"] <= second["tflops_ci_high"])
+        """Whether another cannot be told apart from the first."""
+        return self.rival is not None
 
 
 def standings(rows: Iterable[Row]) -> list[Standing]:
@@ -64,6 +64,17 @@ def standings(rows: Iterable[Row]) -> list[Standing]:
     ]
 
 
+def meets(row: Row, best: Row) -> bool:
+    """Whether a row cannot be told apart from one of higher throughput; without an interval nothing can.
+
+    >>> best, row = {"tflops_ci_low": 1.9, "tflops_ci_high": 2.1}, {"tflops_ci_low": 1.0, "tflops_ci_high": 1.1}
+    >>> meets(row, best), meets({**row, "tflops_ci_high": 1.9}, best), meets({**row, "tflops_ci_high": None}, best)
+    (False, True, True)
+    """
+    low, high = best["tflops_ci_low"], row["tflops_ci_high"]
+    return low is None or high is None or bool(low <= high)
+
+
 def width_share(row: Row) -> float | None:
     """Width of a row's interval as a share of its median time.
 
@@ -81,6 +92,8 @@ def doubts(row: Row) -> list[str]:
         return []
     width = width_share(row)
     told = []
+    if width is None and row["time_ms_median"] is not None:
+        told.append("no interval, for a pack has one round")
     if width is not None and width > WIDE_SHARE:
         told.append(f"interval is {width:.0%} of the median wide")
     if row["throttled"]:

@@ -14,6 +14,7 @@ from rich.text import Text
 from attnspec.drawing.cases import by_picture, rank_word
 from attnspec.drawing.look import PASS_TITLES, STATUS_MARKS, Row, implementation, labelled, mask_title
 from attnspec.drawing.palette import ordered
+from attnspec.report.standings import meets
 from attnspec.units import format_count
 
 _Key = tuple[str, str, str, str]
@@ -99,13 +100,7 @@ def _entry(row: Row | None, metric: str, bests: Mapping[tuple[Any, ...], Row | N
         return Text("ok")
     if value == best[metric]:
         return Text(f"{figure(value)}*", style="bold green")
-    return Text(f"{figure(value)}{'~' if _meets(row, best) else ' '}")
-
-
-def _meets(row: Row, best: Row) -> bool:
-    """Whether a row's interval reaches the best one's; both share level, mask, length, pass and number of ranks."""
-    high, low = row["tflops_ci_high"], best["tflops_ci_low"]
-    return high is not None and low is not None and high >= low
+    return Text(f"{figure(value)}{'~' if meets(row, best) else ' '}")
 
 
 def winners(rows: Iterable[Row]) -> list[str]:
@@ -140,7 +135,7 @@ def winners(rows: Iterable[Row]) -> list[str]:
 def _foremost(rows: Sequence[Row]) -> frozenset[str]:
     """The implementation with the highest throughput, and those that cannot be told apart from it."""
     best = max(rows, key=lambda row: float(row["tflops"]))
-    return frozenset(implementation(row) for row in rows if row is best or _meets(row, best))
+    return frozenset(implementation(row) for row in rows if row is best or meets(row, best))
 
 
 _MOST_TIES = 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from attnspec.drawing.cases import by_picture, plain
 from attnspec.drawing.look import PASS_TITLES, Row, mask_title
 from attnspec.drawing.palette import ordered
-from attnspec.report.standings import Standing, doubts, standings
+from attnspec.report.standings import Standing, doubts, standings, width_share
 from attnspec.units import format_count
 
 _GROUP = (
@@ -65,7 +66,7 @@ def _text(places: Sequence[Standing]) -> tuple[str, tuple[str, ...]]:
             where = f" at {_sizes(held, len(places))}"
         parts.append(f"{label} is fastest{where}, {_leads(held)}")
     for place in spans.get("", []):
-        first, second = place.ranked[:2]
+        first, second = place.ranked[0], place.rival or place.ranked[1]
         parts.append(f"{first['label']} and {second['label']} are too close to call at {_size(place.rows[0])}")
     for label in ordered(place.ranked[0]["label"] for place in alone):
         held = [place for place in alone if place.ranked[0]["label"] == label]
@@ -143,11 +144,11 @@ def absences(rows: Iterable[Row]) -> list[Absence]:
 
 
 def shaky(rows: Iterable[Row]) -> list[tuple[Row, str]]:
-    """Rows to be read with care, widest interval first, each with why."""
+    """Rows to be read with care, those without an interval and then the widest first, each with why."""
     found = [(row, ", ".join(doubts(row))) for row in rows if doubts(row)]
 
     def width(item: tuple[Row, str]) -> float:
-        row = item[0]
-        return -((row["time_ms_ci_high"] or 0.0) - (row["time_ms_ci_low"] or 0.0)) / (row["time_ms_median"] or 1.0)
+        share = width_share(item[0])
+        return math.inf if share is None else share
 
-    return sorted(found, key=width)
+    return sorted(found, key=width, reverse=True)

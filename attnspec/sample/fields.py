@@ -6,6 +6,7 @@ import re
 from fractions import Fraction
 
 from attnspec.errors import InputError
+from attnspec.units import check_leading_zeros
 
 _RANGE = re.compile(r"\s*([\[(])\s*(-?\d{1,20})\s*,\s*(-?\d{1,20})\s*([\])])\s*", re.ASCII)
 # Bounded, so that a number of a few characters cannot ask for gigabytes of digits.
@@ -24,6 +25,8 @@ def parse_range(text: str) -> tuple[int, int]:
             f"got the range {_short(text)}; allowed: two whole numbers in brackets, such as [0, 10] or [0, 11)"
         )
     opening, low, high, closing = match.groups()
+    check_leading_zeros(low)
+    check_leading_zeros(high)
     return int(low) + (opening == "("), int(high) + (closing == "]")
 
 
@@ -48,6 +51,7 @@ def parse_whole(text: str, what: str) -> int:
     number = Fraction(text.strip()) if _DECIMAL.fullmatch(text.strip()) else None
     if number is None or number.denominator != 1:
         raise InputError(f"got {_short(text)} as {what}; allowed: a whole number without separators")
+    check_leading_zeros(text.strip())
     return int(number)
 
 

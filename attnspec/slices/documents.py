@@ -54,12 +54,13 @@ def lengths_from_cu_seqlens(
         raise InputError(f"{name} has {len(bounds)} entries; allowed: at least 2, 0 and the end of each document")
     if bounds[0] != 0:
         raise InputError(f"{name} starts at {int(bounds[0])}; allowed: 0")
-    lengths = np.diff(bounds)
-    if int(lengths.min()) < 0:
-        place = int(np.argmax(lengths < 0))
+    descends = bounds[1:] < bounds[:-1]  # not by their differences, which int64 may not hold
+    if descends.any():
+        place = int(np.argmax(descends))
         raise InputError(f"{name} descends from {int(bounds[place])} to {int(bounds[place + 1])} at entry {place + 1}")
     if bounds[-1] != seqlen:
         raise InputError(f"{name} ends at {int(bounds[-1])}, but there are {seqlen} rows")
+    lengths = np.diff(bounds)
     if max_seqlen is not None and int(lengths.max()) > max_seqlen:
         place = int(np.argmax(lengths))
         raise InputError(f"{name}: document {place} has {int(lengths[place])} rows, more than max_seqlen {max_seqlen}")
@@ -92,6 +93,9 @@ def _integers(values: ArrayLike | Sequence[int], name: str) -> IntArray:
         return np.zeros(0, dtype=np.int64)
     if held.ndim != 1 or held.dtype.kind not in "iu":
         raise InputError(f"{name} must be one list of integers, got {held.dtype} of shape {held.shape}")
+    # numpy makes a 1 of a True among integers.
+    if isinstance(values, Sequence) and any(isinstance(one, bool | np.bool_) for one in values):
+        raise InputError(f"{name} must be one list of integers, got booleans among them")
     if held.dtype == np.uint64 and int(held.max()) > np.iinfo(np.int64).max:
         raise InputError(f"{name} hold {int(held.max())}, more than int64 holds")
     return held.astype(np.int64)

@@ -1,12 +1,16 @@
 """Plain YAML scalars under the core schema of YAML 1.2.2, section 10.3.2. Pure.
 
-PyYAML's own rules are those of YAML 1.1, where `yes` is true, `010` is 8, `1_000` is 1000 and `1:30` is 90.
+PyYAML's own rules are those of YAML 1.1, where `yes` is true, `010` is 8, `1_000` is 1000 and `1:30` is 90. Stricter
+than the core schema: numbers with leading zeros are refused, since `[1,024]` would be the list of 1 and 24.
 """
 
 from __future__ import annotations
 
 import math
 import re
+
+from attnspec.errors import InputError
+from attnspec.units import check_leading_zeros
 
 _NULL = re.compile(r"null|Null|NULL|~|")
 _BOOL = re.compile(r"(?P<true>true|True|TRUE)|false|False|FALSE")
@@ -19,9 +23,11 @@ Scalar = str | int | float | bool | None
 
 
 def resolve_plain(text: str) -> Scalar:
-    """The value of an unquoted scalar. Raises ValueError for a number that is not finite or over 400 characters long.
+    """The value of an unquoted scalar.
 
-    >>> [resolve_plain(text) for text in ("yes", "off", "010", "0o10", "1e3", "1:30", "1_000", "~", "True")]
+    Raises ValueError for a number that is not finite, has leading zeros or is over 400 characters long.
+
+    >>> [resolve_plain(text) for text in ("yes", "off", "10", "0o10", "1e3", "1:30", "1_000", "~", "True")]
     ['yes', 'off', 10, 8, 1000.0, '1:30', '1_000', None, True]
     """
     if _NULL.fullmatch(text):
@@ -35,6 +41,10 @@ def resolve_plain(text: str) -> Scalar:
         return text
     if len(text) > _MAX_CHARACTERS:
         raise ValueError(f"got a number of {len(text)} characters; allowed: at most {_MAX_CHARACTERS}")
+    try:
+        check_leading_zeros(text)
+    except InputError as error:
+        raise ValueError(f"{error}; text goes in quotes") from None
     if is_int:
         return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
     number = float(text)

@@ -131,6 +131,9 @@ def test_the_picture_has_the_tint_of_the_share_and_the_colour_of_the_type():
         (("causal", "--seqlen", "8k"), "--seqlen: got '8k': unknown suffix 'k'; write 8K; allowed: "),
         (("causal", "--seqlen", "0"), "--seqlen: got '0'; allowed: a positive integer"),
         (("varlen_causal", "--docs", "3,-4"), "--docs: got '-4'; allowed: a positive integer"),
+        (("causal", "--seqlen", "024"), "--seqlen: got '024'; allowed: no leading zeros (a comma separates two values"),
+        (("varlen_causal", "--docs", "1,024"), "--docs: got '024'; allowed: no leading zeros (a comma separates two"),
+        (("varlen_causal", "--docs", "1,000"), "--docs: got '000'; allowed: no leading zeros (a comma separates two"),
         (("varlen_causal", "--docs", "3,,4"), "--docs: got ''; allowed: a positive integer"),
         (("varlen_causal", "--docs", "3,4.5"), "--docs: got '4.5', which is 4.5 tokens; allowed: "),
         (("varlen_causal", "--docs", "3,4", "--seqlen", "8"), "document lengths sum to 7, but seqlen is 8"),
@@ -213,6 +216,15 @@ def test_flops_prints_text():
         "bwd      23040 FLOPs = 2.304e-08 TFLOPs",
         "fwd_bwd  32256 FLOPs = 3.2256e-08 TFLOPs",
     ]
+
+
+@pytest.mark.parametrize("option", ["--heads-q", "--head-dim", "--batch"])
+def test_flops_refuses_sizes_with_leading_zeros(option):
+    sizes = {"--heads-q": "1", "--head-dim": "64", "--batch": "1"} | {option: "010"}
+    words = ("--mask", "causal", "--seqlen", "8", *(word for pair in sizes.items() for word in pair))
+    result = CliRunner().invoke(flops_command, words)
+    assert result.exit_code == 2
+    assert f"Invalid value for '{option}': got '010'; allowed: no leading zeros" in result.stderr
 
 
 @pytest.mark.parametrize("option", ["--heads-q", "--head-dim", "--batch"])

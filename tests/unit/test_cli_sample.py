@@ -64,6 +64,7 @@ def test_the_picture(tmp_path):
     ("arguments", "message"),
     [
         (["--seqlen", "64KB"], r"^--seqlen: got '64KB': unknown suffix 'KB'; allowed: a positive integer"),
+        (["--seqlen", "024"], r"^--seqlen: got '024'; allowed: no leading zeros"),
         (["--max-doc-fraction", "2"], r"^--max-doc-fraction: got '2'; allowed: a share over 0 and at most 1"),
         (["--data", "pages"], r"^unknown lengths 'pages' \(did you mean 'page'\?\); allowed: page, pile"),
         (
@@ -86,6 +87,8 @@ def test_wrong_options_are_named(arguments, message):
         ("--seed", "true", "is not a valid integer"),
         ("--packs", "4K", "is not a valid integer"),
         ("--seed", "-1", "is not in the range"),
+        ("--seed", "007", "got '007'; allowed: no leading zeros"),
+        ("--packs", "02", "got '02'; allowed: no leading zeros"),
         ("--packs", "0", "is not in the range"),
     ],
 )

@@ -108,7 +108,12 @@ def test_slowest_rank_may_differ_between_iterations() -> None:
 
 
 def test_packs_are_summed() -> None:
-    held = [*samples([10, 10, 10], host_ms=1), *samples([30, 30, 30], pack=1, host_ms=3)]
+    held = [
+        one
+        for number in range(2)
+        for pack, ms in enumerate([10, 30])
+        for one in samples([ms] * 3, pack=pack, number=number, host_ms=1 + 2 * pack)
+    ]
     row = only_row(cells_from([planned(num_packs=2)], journal([outcome()], held))[0])
     assert row["time_ms_median"] == row["time_ms_p20"] == row["time_ms_ci_low"] == 20
     assert row["host_ms"] == 2
@@ -121,6 +126,21 @@ def test_interval_brackets_the_median() -> None:
     assert row["time_ms_ci_low"] < row["time_ms_median"] < row["time_ms_ci_high"]
     assert row["tflops_ci_low"] < row["tflops"] < row["tflops_ci_high"]
     assert row["tflops_ci_low"] == pytest.approx(8e12 / row["time_ms_ci_high"] / 1e9)
+
+
+@pytest.mark.parametrize("rounds", [(1,), (1, 1), (3, 1)])
+def test_where_a_pack_has_one_round_there_is_no_interval(rounds: tuple[int, ...]) -> None:
+    held = [
+        one
+        for pack, count in enumerate(rounds)
+        for number in range(count)
+        for one in samples([10, 11 + number], pack=pack, number=number)
+    ]
+    row = only_row(cells_from([planned(num_packs=len(rounds))], journal([outcome()], held))[0])
+    assert row["status"] == "ok" and row["time_ms_median"] > 10 and row["tflops"] > 0
+    assert [name for name in DERIVED if row[name] is None and "_ci_" in name] == [
+        *("time_ms_ci_low", "time_ms_ci_high", "tflops_ci_low", "tflops_ci_high"),
+    ]
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0])

@@ -107,6 +107,29 @@ def test_wide_intervals_and_throttled_clocks_are_doubted():
     assert doubts(held[2]) == doubts(held[3]) == []
 
 
+NO_INTERVAL = dict.fromkeys(("time_ms_ci_low", "time_ms_ci_high", "tflops_ci_low", "tflops_ci_high"))
+
+
+def test_a_case_without_an_interval_is_read_with_care_first():
+    wide = cell("fa2", time_ms_median=1.0, time_ms_ci_low=0.9, time_ms_ci_high=1.1)
+    held = cases(wide, cell("fa3", **NO_INTERVAL)).measured
+    assert [(row["kernel"], why) for row, why in shaky(held)] == [
+        ("fa3", "no interval, for a pack has one round"),
+        ("fa2", "interval is 20% of the median wide"),
+    ]
+    assert doubts(cases(cell("fa3", tflops=None)).measured[0]) == []
+
+
+@pytest.mark.parametrize("without", ["fa3", "fa2", "sdpa"])
+def test_a_case_without_an_interval_is_told_apart_from_none(without):
+    speeds = {"fa3": 100.0, "fa2": 80.0, "sdpa": 50.0}
+    rows = [cell(kernel, 1024, speed, **(NO_INTERVAL if kernel == without else {})) for kernel, speed in speeds.items()]
+    other = "sdpa" if without == "sdpa" else "fa2"
+    (place,) = standings(cases(*rows).measured)
+    assert place.tied and place.rival["kernel"] == other
+    assert verdicts(cases(*rows).measured)[0].text == f"fa3 and {other} are too close to call at 1K."
+
+
 def beside(*rows):
     return pairs(cases(*rows, published=PUBLISHED))
 

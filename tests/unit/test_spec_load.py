@@ -110,7 +110,7 @@ def test_written_form_is_shown_where_it_differs(file):
         ("sweeps[0].masks[0]=causal", lambda spec: spec.sweeps[0].masks[0].name, "causal"),
         ("measure.min_iters=3", lambda spec: spec.measure.min_iters, 3),
         ("measure={min_iters: 4}", lambda spec: spec.measure.min_iters, 4),
-        ("seed=010", lambda spec: spec.seed, 10),
+        ("seed=10", lambda spec: spec.seed, 10),
         ("data.max_doc_fraction=1/2", lambda spec: str(spec.data.max_doc_fraction), "1/2"),
         ("description=a=b", lambda spec: spec.description, "a=b"),
         ("description='8'", lambda spec: spec.description, "8"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from attnspec.spec.scalars import resolve_plain
@@ -16,12 +18,11 @@ from attnspec.spec.yaml_text import MAX_DEPTH, parse_yaml
         *((word, False) for word in ("false", "False", "FALSE")),
         *((word, None) for word in ("null", "Null", "NULL", "~", "")),
         ("nULL", "nULL"),
-        ("010", 10),
+        ("0", 0),
+        ("10", 10),
         ("0o10", 8),
         ("0x1F", 31),
         ("0b11", "0b11"),
-        ("0777", 777),
-        ("08", 8),
         ("+7", 7),
         ("-0", 0),
         ("1_000", "1_000"),
@@ -31,6 +32,9 @@ from attnspec.spec.yaml_text import MAX_DEPTH, parse_yaml
         ("1e3", 1000.0),
         ("1E+3", 1000.0),
         (".5", 0.5),
+        ("0.5", 0.5),
+        ("0e3", 0.0),
+        ("024K", "024K"),
         ("5.", 5.0),
         ("-1.5e-3", -0.0015),
         ("1.2.3", "1.2.3"),
@@ -50,6 +54,22 @@ def test_plain_scalars_follow_the_core_schema(text, value):
     got = resolve_plain(text)
     assert got == value
     assert type(got) is type(value)
+
+
+@pytest.mark.parametrize("text", ["010", "08", "0777", "00", "-05", "+024", "024.5", "00e1"])
+def test_numbers_with_leading_zeros_are_refused(text):
+    with pytest.raises(ValueError, match=rf"got '{re.escape(text)}'; allowed: no leading zeros .* text goes in quotes"):
+        resolve_plain(text)
+
+
+def test_a_thousands_separator_is_no_list_of_two():
+    value, problems = read("seqlen: [1,024]\ncp_size: [1, 24]\nname: '024'\n")
+    assert value == {"seqlen": [1, "024"], "cp_size": [1, 24], "name": "024"}
+    (problem,) = problems
+    assert problem == (
+        "f.yaml:1: seqlen[1]: got '024'; allowed: no leading zeros (a comma separates two values; write 1024 or 1K, not "
+        "1,024); text goes in quotes"
+    )
 
 
 @pytest.mark.parametrize("text", [".inf", "-.INF", "+.Inf", ".nan", ".NaN", "1e999", "-1e999", "9" * 401])
@@ -122,7 +142,7 @@ def test_aliases_that_mean_terabytes_are_not_expanded():
 
 
 def test_places_are_those_of_keys_and_items():
-    document = parse_yaml("a:\n  b:\n    - 1\n    -   x: 010\n", "f")
+    document = parse_yaml("a:\n  b:\n    - 1\n    -   x: 10\n", "f")
     found = {loc: (place.line, place.column, place.text) for loc, place in document.places.items()}
     assert found == {
         (): (1, 1, None),
@@ -130,7 +150,7 @@ def test_places_are_those_of_keys_and_items():
         ("a", "b"): (2, 3, None),
         ("a", "b", 0): (3, 7, "1"),
         ("a", "b", 1): (4, 9, None),
-        ("a", "b", 1, "x"): (4, 9, "010"),
+        ("a", "b", 1, "x"): (4, 9, "10"),
     }
 
 

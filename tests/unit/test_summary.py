@@ -28,7 +28,8 @@ def shown(cells: pa.Table) -> list[str]:
 
 def cell(kernel: str, seqlen: int, tflops: float | None = None, status: str = "ok", **other) -> Cell:
     base = planned(f"{kernel}{seqlen}", status=status, reason_code=None, reason=other.pop("reason", None))
-    return replace(base, kernel=kernel, seqlen=seqlen, tflops=tflops, tflops_per_gpu=tflops, **other)
+    interval = {"tflops_ci_low": tflops, "tflops_ci_high": tflops}
+    return replace(base, kernel=kernel, seqlen=seqlen, tflops=tflops, tflops_per_gpu=tflops, **(interval | other))
 
 
 def test_every_case_is_in_the_summary_and_the_fastest_is_starred() -> None:
@@ -126,6 +127,14 @@ def test_nobody_is_called_fastest_where_it_cannot_be_told() -> None:
     assert winners([*clear, *tied]) == ["fastest, of 3 comparisons: fa3 1, fa3 or sdpa 2"]
     assert winners(tied) == ["fastest, of 2 comparisons: fa3 or sdpa 2"]
     assert "not told apart" not in winners(tied)[0]
+
+
+@pytest.mark.parametrize("without", ["sdpa", "fa3"])
+def test_what_has_no_interval_is_not_told_apart(without: str) -> None:
+    made = cell("fa3", 1024, 10.0), cell("sdpa", 1024, 5.0)
+    rows = [replace(one, tflops_ci_low=None, tflops_ci_high=None) if one.kernel == without else one for one in made]
+    assert any("sdpa" in line and "5.00~" in line for line in shown(to_table(Cell, rows)))
+    assert winners(to_table(Cell, rows).to_pylist()) == ["fastest, of 1 comparison: fa3 or sdpa 1"]
 
 
 def test_a_noisy_machine_makes_no_endless_line() -> None:

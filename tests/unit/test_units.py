@@ -21,6 +21,7 @@ from attnspec.units import MAX_COUNT, format_bytes, format_count, parse_count, p
         ("1.5K", 1536),
         ("0.5K", 512),
         ("7", 7),
+        ("0.125K", 128),
         (7, 7),
         ("1.5M", 1572864),
     ],
@@ -67,6 +68,12 @@ def test_lower_case_suffix_is_refused_with_the_right_spelling():
 @given(st.integers(1, MAX_COUNT))
 def test_counts_survive_formatting(count):
     assert parse_count(format_count(count)) == count
+
+
+@pytest.mark.parametrize("text", ["024", "00", "000", "01K", "00.5K"])
+def test_counts_have_no_leading_zeros(text):
+    with pytest.raises(InputError, match=rf"got '{text}'; allowed: no leading zeros .* write 1024 or 1K, not 1,024"):
+        parse_count(text)
 
 
 @pytest.mark.parametrize(
