@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from contextlib import contextmanager
+
 import numpy as np
 import pytest
 from ranks import RankPool
@@ -19,6 +22,8 @@ from test_library_adapters import ADAPTERS
 
 from attnspec import plugins
 from attnspec.errors import UnsupportedError
+from attnspec.execute.joint import JointFailure
+from attnspec.kernels.reference import Reference
 from attnspec.shape import Shape
 from attnspec.slices import AttnSlices
 
@@ -37,6 +42,7 @@ MASKS = {
     "causal_blockwise": {},
     "global_sliding_window": {"window": 9, "global_tokens": 5},
 }
+SHORT = mask_slices("varlen_causal", [9, 16]), [9, 16]
 QUICK_MASKS = ("varlen_causal", "varlen_block_causal")
 TOLERANCE = {"float64": 3e-6, "float32": 2e-5, "bfloat16": 0.03}
 """Largest error over the largest value. The reference kernel's log-sum-exp leaves it as float32."""
@@ -141,6 +147,77 @@ def test_heads_that_are_fewer_than_ranks_or_one_each(pools, heads, size):
     asked = [implementation("ulysses"), implementation("usp", strategy_params={"ulysses_degree": 2})]
     asked.append(implementation("loongtrain", strategy_params={"ulysses_degree": 2, "window": size // 2}))
     check(pools(size), asked, shape_of("float64", *heads), shipped(["varlen_causal"]))
+
+
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_messages_apart_from_the_kernel_carry_the_same(pools, size):
+    asked = [implementation("ulysses"), implementation("usp", strategy_params={"ulysses_degree": 2})]
+    for heads in ((8, 1), (8, 4)):
+        shape, slices = shape_of("float64", *heads, batch=2), SHORT[0]
+        wanted = expected(shape, slices)
+        of_ranks = pools(size).run(run_apart, [(one, shape, *SHORT) for one in asked])
+        for one, *found in zip(asked, *of_ranks, strict=True):
+            compare(put_together(found, slices), wanted, TOLERANCE["float64"], f"{one.strategy} of {heads}")
+
+
+def run_apart(ranks, cases):
+    """run_strategies over a kernel that deals its blocks ahead and gains by two calls at once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Reference, "static_schedule", True, raising=False)
+        patch.setattr(Reference, "overlaps", frozenset({"fwd", "bwd"}), raising=False)
+        return run_strategies(ranks, cases)
+
+
+@pytest.mark.parametrize(
+    ("operation", "heads"),
+    [
+        ("copy_", (8, 4)),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in (("copy_", (8, 1)), ("new_empty", (8, 4)))),
+    ],
+)
+def test_a_rank_without_memory_for_its_copies_ends_all(pools, operation, heads):
+    """Whichever copy of the all-to-all it is; within a batch of 2 tokens are copied on arrival too."""
+    pool = pools(2)
+    pool.start(run_out_of_memory, operation, (implementation("ulysses"), shape_of("float32", *heads, batch=2), *SHORT))
+    first, second = pool.results(timeout_s=30)
+    assert first == second
+    kind, ends = first
+    assert kind == "returned", ends
+    assert len(ends) > 10 and set(ends) == {"rank 1: no memory here"}, ends
+
+
+def run_out_of_memory(ranks, operation, case):
+    """What this rank ended with as the first, second, ... operation of rank 1 failed, up to the last."""
+    prepared, _ = prepared_strategy(ranks, *case)
+    bound, ends = prepared.bound, []
+    bound.timing = True
+    for number in itertools.count():
+        with failing(operation, number if ranks.rank == 1 else None):
+            bound.backward(prepared.inputs, bound.forward(prepared.inputs), prepared.dout)
+        try:
+            bound.settle()
+        except JointFailure as error:
+            ends.append(str(error))
+        else:
+            break
+    return ends
+
+
+@contextmanager
+def failing(operation, number):
+    """The tensors' operation of that number finds no memory."""
+    import torch
+
+    numbers, right = itertools.count(), getattr(torch.Tensor, operation)
+
+    def call(*args, **kwargs):
+        if next(numbers) == number:
+            raise torch.OutOfMemoryError("no memory here")
+        return right(*args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.Tensor, operation, call)
+        yield
 
 
 @pytest.mark.slow
