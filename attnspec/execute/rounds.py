@@ -23,6 +23,8 @@ from attnspec.wire import Measure
 
 LEAST_ROUNDS = 5
 """The bootstrap draws rounds, so there must be some."""
+FEWEST_ROUNDS = 2
+"""Of any case, whatever its spec asks for: one round has no interval."""
 TURN_NS = 40_000_000
 """A turn of a short case is made about this long: at its power limit a chip's clock wanders within some 20 ms."""
 MOST_ITERATIONS = 50
@@ -117,7 +119,7 @@ class _Loop:
         self.measure, self.agree, self.now_s = measure, agree, now_s
         self.on_turn, self.on_round, self.on_failure = on_turn, on_round, on_failure
         self.least_iterations = min(max(1, -(-measure.min_iters // LEAST_ROUNDS)), MOST_ITERATIONS)
-        self.least_rounds = -(-measure.min_iters // self.least_iterations)
+        self.least_rounds = max(-(-measure.min_iters // self.least_iterations), FEWEST_ROUNDS)
         self._clock_before_mhz: float | None = None
 
     def warm_up(self, case: Timed) -> None:

@@ -186,6 +186,13 @@ def test_at_least_min_iters_even_over_the_budget(world):
     assert len(world.samples(case)) >= 7
 
 
+def test_two_rounds_at_least_whatever_is_asked(world):
+    case = world.timed("slow", itertools.repeat(1000 * MS))
+    world.run([case], min_iters=1, max_seconds=0.001)
+    assert len(case.samples_ns) == 2
+
+
+
 def test_goes_on_until_the_interval_is_narrow_or_the_budget_spent(world):
     steady = world.timed("steady", itertools.repeat(20 * MS))
     draw = random.Random(0)
