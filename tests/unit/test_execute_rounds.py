@@ -192,7 +192,6 @@ def test_two_rounds_at_least_whatever_is_asked(world):
     assert len(case.samples_ns) == 2
 
 
-
 def test_goes_on_until_the_interval_is_narrow_or_the_budget_spent(world):
     steady = world.timed("steady", itertools.repeat(20 * MS))
     draw = random.Random(0)
