@@ -22,9 +22,9 @@ from attnspec.stats import block_bootstrap_median, median, relative_half_width, 
 from attnspec.wire import Measure
 
 LEAST_ROUNDS = 5
-"""The bootstrap draws rounds, so there must be some."""
+"""What min_iters is dealt out to, one iteration or more each: the bootstrap draws rounds, so there must be some."""
 FEWEST_ROUNDS = 2
-"""Of any case, whatever its spec asks for: one round has no interval."""
+"""Where min_iters is less than that: one round has no interval."""
 TURN_NS = 40_000_000
 """A turn of a short case is made about this long: at its power limit a chip's clock wanders within some 20 ms."""
 MOST_ITERATIONS = 50

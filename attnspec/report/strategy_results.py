@@ -78,21 +78,16 @@ def same_algorithm(folder: str) -> str:
     """
     lines = []
     for pair in _pairs(folder):
-        ours, theirs = pair.ours, pair.theirs
-
-        def both(name: str, show: Callable[[float], str], *, rows: tuple[Row, Row] = (ours, theirs)) -> str:
-            values = [row[name] for row in rows]
-            return "" if None in values else " / ".join(map(show, values))
-
+        ours = pair.ours
         lines.append(
             (
                 *(_mask(ours), ours["pass"], format_count(ours["seqlen_per_rank"])),
-                *(ours["strategy"], theirs["strategy"], ours["kernel"]),
-                both("tflops_per_gpu", figure),
+                *(ours["strategy"], pair.theirs["strategy"], ours["kernel"]),
+                pair.both("tflops_per_gpu", figure),
                 *(_shown(pair.time), "" if pair.cycles is None else _shown(pair.cycles)),
-                *(both("sm_clock_mhz", "{:.0f}".format), both("host_ms", figure)),
-                both("comm_bytes", lambda count: f"{count / 1e6:.0f}"),
-                both("load_imbalance", "{:.2f}".format),
+                *(pair.both("sm_clock_mhz", "{:.0f}".format), pair.both("host_ms", figure)),
+                pair.both("comm_bytes", lambda count: f"{count / 1e6:.0f}"),
+                pair.both("load_imbalance", "{:.2f}".format),
             )
         )
     if not lines:
@@ -157,12 +152,20 @@ class Pair:
     time: Ratio
     cycles: Ratio | None
 
+    def both(self, name: str, show: Callable[[float], str]) -> str:
+        """A column of ours and of theirs; nothing where one has no value."""
+        values = [row[name] for row in (self.ours, self.theirs)]
+        return "" if None in values else " / ".join(map(show, values))
+
 
 @cache
 def _pairs(folder: str) -> tuple[Pair, ...]:
     """All that are ok, in the order of lengths, masks and passes."""
     done = [row for _, row in _rows(folder) if row["status"] == "ok"]
-    ours = {(_algorithm(row["strategy"], row), *_ask(row)): row for row in done if row["strategy"] not in PEERS}
+    ours: dict[tuple[object, ...], Row] = {}
+    for row in sorted(done, key=lambda row: row["strategy"] == "usp"):  # stands for another only where that was not run
+        if row["strategy"] not in PEERS:
+            ours.setdefault((_algorithm(row["strategy"], row), *_ask(row)), row)
     theirs = [row for row in done if row["strategy"] in PEERS]
     order = sorted(theirs, key=lambda row: (row["seqlen"], _order(folder, (_mask(row), row["pass"])), row["strategy"]))
     found = [(row, ours.get((_algorithm(PEERS[row["strategy"]], row), *_ask(row)))) for row in order]

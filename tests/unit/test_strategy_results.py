@@ -113,6 +113,7 @@ def test_a_librarys_usp_is_paired_by_its_mesh(tmp_path):
     cells = [
         timed("ulysses", 1.0, heads),
         timed("ring_p2p", 2.0, ring),
+        timed("usp", 9.0, ring, case_id="usp that is a ring"),
         timed("usp", 4.0, both),
         timed("usp", 9.0, both.replace("4", "5"), mask="causal"),
         timed("yunchang_usp", 1.5, heads, case_id="heads"),
