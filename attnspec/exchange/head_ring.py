@@ -4,8 +4,8 @@ Stages of heads overlap: all are packed while the first travels; while one is co
 before goes back. Where a kernel that sees all keys gains by it, stages take two streams in turn.
 
 Where its forward deals its blocks to the SMs before it begins, messages go before the first stage and after the last:
-beside such forwards of fa3 most of a stage's time was lost (two H200, full: 4.4 of 30.8 ms at 16K tokens a rank, 19 of
-123 at 32K). docs/adr/0013-messages-and-kernels-share-sms.md has the likely cause.
+beside such forwards of fa3 most of a stage's time was lost (two H200, full: 7 percent of the whole at 16K tokens a
+rank, 11 at 32K; at 8K it gained 5). docs/adr/0013-messages-and-kernels-share-sms.md has the likely cause.
 """
 
 from __future__ import annotations

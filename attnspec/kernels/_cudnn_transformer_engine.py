@@ -50,7 +50,7 @@ class TransformerEngine:
     expected_kernels = "cudnn|sdpa|fprop|bprop"
     overlaps: frozenset[Pass] = frozenset({"bwd", "fwd"})
     """Two H200, 8K tokens a rank, by turns: up to 6 percent faster over gathered keys and by stages of heads; a forward
-    round a ring 1 to 2 percent faster on one day and 2 slower on another."""
+    round a ring 1 percent faster to 2 slower."""
 
     def __init__(self, problem: Problem, device: Device) -> None:
         import torch

@@ -20,6 +20,7 @@ from attnspec.drawing.look import Row, labelled, mask_title
 from attnspec.drawing.palette import ordered
 from attnspec.report.published import published
 from attnspec.report.run import OpenedRun, open_run
+from attnspec.report.standings import meets
 from attnspec.report.summary import figure
 from attnspec.shape import PASSES
 from attnspec.units import format_count
@@ -27,8 +28,11 @@ from attnspec.units import format_count
 LONG_SEQLEN = 8192
 """From here on a case takes long enough for its figures to be judged."""
 MISS_SHARE = 0.05
+MISS_IN_CYCLES = 0.01
 MOST_SPREAD = 0.03
 MOST_LINES = 20
+MOST_TIED = 2
+"""Named beside a winner; of more only how many."""
 CLOCK_STEP_MHZ = 100
 
 
@@ -39,19 +43,52 @@ def _opened(folder: str) -> tuple[OpenedRun, tuple[tuple[str, Row], ...]]:
 
 
 def fastest(folder: str) -> str:
-    """Who is fastest and how fast, by mask and pass over seqlen."""
+    """Who is fastest and how fast, by mask and pass over seqlen; after ~ who cannot be told apart (intervals meet)."""
     _, rows = _opened(folder)
-    best: dict[tuple[str, str], dict[int, tuple[float, str]]] = {}
+    held: dict[tuple[str, str], dict[int, list[tuple[str, Row]]]] = {}
     for label, row in _ok(rows):
-        held = best.setdefault((_mask(row), row["pass"]), {})
-        held[row["seqlen"]] = max(held.get(row["seqlen"], (0.0, "")), (row["tflops"], label))
+        held.setdefault((_mask(row), row["pass"]), {}).setdefault(row["seqlen"], []).append((label, row))
     return _over_seqlen(
         "mask, pass (TFLOP/s)",
         {
-            f"{mask}, {pass_}": {seqlen: f"{label} {figure(value)}" for seqlen, (value, label) in held.items()}
-            for (mask, pass_), held in sorted(best.items(), key=lambda item: _rank(rows, *item[0]))
+            f"{mask}, {pass_}": {seqlen: _first_of(contest) for seqlen, contest in contests.items()}
+            for (mask, pass_), contests in sorted(held.items(), key=lambda item: _rank(rows, *item[0]))
         },
     )
+
+
+def _first_of(contest: Sequence[tuple[str, Row]]) -> str:
+    """The fastest with its throughput, and after ~ those whose intervals meet its own, the faster first."""
+    (winner, best), *others = sorted(contest, key=lambda one: -one[1]["tflops"])
+    tied = [label for label, row in others if meets(row, best)]
+    shown = tied[:MOST_TIED] + ([f"{len(tied) - MOST_TIED} more"] if len(tied) > MOST_TIED else [])
+    return f"{winner} {figure(best['tflops'])}" + (f" ~ {', '.join(shown)}" if shown else "")
+
+
+def clock_made_winners(folder: str) -> str:
+    """Where another than the fastest takes over 1 percent fewer cycles, time x SM clock: a higher clock decided."""
+    _, rows = _opened(folder)
+    contests: dict[tuple[str, str, int], list[tuple[str, Row]]] = {}
+    for label, row in _ok(rows):
+        if row["sm_clock_mhz"] is not None:
+            contests.setdefault((_mask(row), row["pass"], row["seqlen"]), []).append((label, row))
+
+    def shown(label: str, row: Row) -> str:
+        return f"{label} {figure(row['tflops'])} at {row['sm_clock_mhz']:.0f} MHz"
+
+    lines = []
+    for (mask, pass_, seqlen), held in sorted(contests.items(), key=lambda item: item[0][2]):
+        winner = max(held, key=lambda one: one[1]["tflops"])
+        ahead = max(held, key=lambda one: one[1]["tflops"] / one[1]["sm_clock_mhz"])
+        cycles = [1 / (row["tflops"] / row["sm_clock_mhz"]) for _, row in (winner, ahead)]
+        share = cycles[1] / cycles[0] - 1
+        if share < -MISS_IN_CYCLES:
+            lines.append((f"{mask}, {pass_}", format_count(seqlen), shown(*winner), shown(*ahead), f"{share:.1%}"))
+    told = f"{len(lines)} of {len(contests)} winners"
+    if not lines:
+        return f"{told} rest on a higher clock.\n"
+    head = ("mask, pass", "seqlen", "fastest, TFLOP/s", "fewest cycles, TFLOP/s", "cycles against the fastest")
+    return f"{told} rest on a higher clock, where another takes over 1 percent fewer cycles:\n\n{table(head, lines)}"
 
 
 def throughput(folder: str, mask: str, pass_: str) -> str:

@@ -11,6 +11,7 @@ import pytest
 from attnspec.errors import InputError
 from attnspec.record.schema import Cell, Timing, to_table
 from attnspec.report import results
+from attnspec.report.probes import beside_probes
 from attnspec.report.published import published
 
 
@@ -59,9 +60,35 @@ def test_the_fastest_of_every_mask_pass_and_length(folder):
     assert made.splitlines() == [
         "| mask, pass (TFLOP/s) | 1K | 8K |",
         "| --- | --- | --- |",
-        "| full, fwd | fa4 varlen 120 | fa3 601 |",
+        "| full, fwd | fa4 varlen 120 ~ fa3 | fa3 601 |",
         "| full, bwd |  | fa3 300 |",
     ]
+
+
+@pytest.mark.parametrize(
+    ("more", "shown"),
+    [((), "fa3 100 ~ fa4"), ((("fa2", 98.5, 97.0, 101.0), ("flex", 98.4, 97.0, 101.0)), "fa3 100 ~ fa4, fa2, 1 more")],
+)
+def test_nobody_wins_alone_where_intervals_meet(folder, more, shown):
+    known = [("fa3", 100.0, 98.0, 102.0), ("fa4", 99.0, 97.0, 101.0), ("ffa", 97.0, 96.0, 97.5), *more]
+    rows = [cell(name, 1024, at, tflops_ci_low=low, tflops_ci_high=high) for name, at, low, high in known]
+    assert results.fastest(folder(rows)).splitlines()[-1] == f"| full, fwd | {shown} |"
+
+
+@pytest.mark.parametrize(
+    ("clock", "told"),
+    [
+        (1700.0, "0 of 2 winners rest on a higher clock."),
+        (1950.0, "| full, fwd | 1K | fa3 100 at 1950 MHz | fa4 98.0 at 1700 MHz | -11.0% |"),
+    ],
+)
+def test_winners_by_a_higher_clock_are_told(folder, clock, told):
+    def at(kernel, tflops, clock, **more):
+        return cell(kernel, 1024, tflops, sm_clock_mhz=clock, **more)
+
+    clear = [at("fa3", 100.0, 1700.0, mask="causal"), at("fa4", 99.5, 1700.0, mask="causal")]
+    rows = [at("fa3", 100.0, clock), at("fa4", 98.0, 1700.0), *clear]
+    assert results.clock_made_winners(folder(rows)).splitlines()[-1] == told
 
 
 def test_every_implementation_with_its_status_but_not_what_was_not_run(folder):
@@ -194,3 +221,23 @@ def test_outcomes_tell_why_in_one_line(folder):
 def test_a_folder_of_another_kind_is_refused(tmp_path):
     with pytest.raises(InputError, match="no run folder"):
         results.fastest(str(tmp_path))
+
+
+def test_what_a_probe_did_too_is_set_beside_it_and_what_is_over_5_percent_below_counted(folder):
+    dpa = {"provider": "transformer-engine"}
+    ring = {"level": "distributed", "strategy": "te_p2p", "cp_size": 2, "seqlen_per_rank": 8192, **dpa}
+    rows = [
+        cell("cudnn", 8192, 680.0, tflops_per_gpu=680.0, sm_clock_mhz=1700.0, **dpa),
+        cell("cudnn", 8192, 400.0, tflops_per_gpu=400.0, pass_="bwd", **dpa),
+        cell("cudnn", 16384, 1000.0, tflops_per_gpu=617.0, **ring),
+        cell("cudnn", 8192, status="oom", mask="causal", **dpa),
+        cell("cudnn", 4096, 680.0, tflops_per_gpu=680.0, **dpa),
+    ]
+    told, _, _, _, *lines = beside_probes(folder(rows)).splitlines()
+    assert told.startswith("1 of 3 compared figures")
+    assert [line.split(" | ")[1:] for line in lines] == [
+        ["full", "fwd", "8K", "680", "680", "+0.0%", "1700 |"],
+        ["full", "bwd", "8K", "400", "513", "-22.0%", " |"],
+        ["full", "fwd", "16K", "617", "617", "+0.0%", " |"],
+    ]
+    assert beside_probes(folder(rows[3:])).startswith("0 of 0 compared figures")
