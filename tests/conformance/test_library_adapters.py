@@ -417,7 +417,7 @@ def test_fa3_of_two_packages_is_not_mixed_up(monkeypatch, request, held, wanted,
     )
 
 
-def test_fa3_of_xformers_is_loaded_by_path_after_cuda_12s_runtime(monkeypatch, request, tmp_path):
+def test_fa3_of_xformers_is_loaded_by_path_after_cuda_12s_runtime(monkeypatch, request, tmp_path, not_imported):
     runtime = tmp_path / "nvidia" / "cuda_runtime" / "lib" / "libcudart.so.12"
     operators = tmp_path / "xformers" / "flash_attn_3" / "_C.so"
     for file in (runtime, operators):
@@ -425,8 +425,7 @@ def test_fa3_of_xformers_is_loaded_by_path_after_cuda_12s_runtime(monkeypatch, r
         file.touch()
     (tmp_path / "xformers" / "__init__.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
-    for name in [name for name in sys.modules if name.partition(".")[0] in ("nvidia", "xformers")]:
-        monkeypatch.delitem(sys.modules, name)
+    not_imported("nvidia", "xformers")
     loaded = []
     monkeypatch.setattr("ctypes.CDLL", lambda path, mode: loaded.append(path))
 
@@ -444,11 +443,11 @@ def test_fa3_of_xformers_is_loaded_by_path_after_cuda_12s_runtime(monkeypatch, r
     assert len(loaded) == 2
 
 
-def test_fa3_says_when_xformers_comes_without_it(monkeypatch, tmp_path):
+def test_fa3_says_when_xformers_comes_without_it(monkeypatch, tmp_path, not_imported):
     (tmp_path / "xformers").mkdir()
     (tmp_path / "xformers" / "__init__.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "xformers", raising=False)
+    not_imported("xformers")
     module = plugins.load("kernels", "fa3")
     with pytest.raises(ModuleNotFoundError, match=r"^xformers is installed without flash_attn_3/_C\.so$"):
         module._xformers_library()
