@@ -69,7 +69,7 @@ class Lowered:
 def lower(problem: Problem, params: Params, provider: str | None) -> Lowered:
     """The rectangle or mask; raises UnsupportedError where the backend cannot run this shape or takes no mask."""
     on_cpu = problem.device is not None and problem.device.type == "cpu"
-    _check_backend(problem, params.backend, on_cpu)
+    _check_backend(problem, params, on_cpu)
     held = rectangle(problem.slices)
     if held is not None and (not held.causal or held.square or (_bottom_right(problem, params) and not on_cpu)):
         return Lowered(rectangle=held)
@@ -95,9 +95,9 @@ def _documents(problem: Problem) -> VarlenCall:
     )
 
 
-def _check_backend(problem: Problem, backend: Backend | None, on_cpu: bool) -> None:
-    """Raise UnsupportedError for what torch's documentation excludes on any machine; the rest torch says when bound."""
-    shape = problem.shape
+def _check_backend(problem: Problem, params: Params, on_cpu: bool) -> None:
+    """Raise UnsupportedError for what torch excludes on any machine; the rest torch says when bound."""
+    shape, backend = problem.shape, params.backend
     if on_cpu:
         if backend in ("cudnn", "efficient"):
             raise UnsupportedError("backend", f"torch's {backend} backend runs on CUDA only; on the CPU: flash, math")
@@ -112,8 +112,17 @@ def _check_backend(problem: Problem, backend: Backend | None, on_cpu: bool) -> N
                 "head_dim",
                 f"torch's {backend} backend takes head_dim up to 256 in multiples of 8, not {shape.head_dim}",
             )
-    if backend == "efficient" and shape.dtype == "float64":
-        raise UnsupportedError("dtype", "torch's efficient backend takes bfloat16, float16 and float32, not float64")
+    if backend == "efficient":
+        if shape.dtype == "float64":
+            raise UnsupportedError(
+                "dtype", "torch's efficient backend takes bfloat16, float16 and float32, not float64"
+            )
+        if shape.group_size != 1 and not params.kv_repeat:
+            raise UnsupportedError(
+                "heads",
+                f"torch's efficient backend refuses grouped queries ({shape.num_heads_q}:{shape.num_heads_kv}); "
+                "kv_repeat: true repeats K and V to all query heads, inside the timed region",
+            )
 
 
 def _bottom_right(problem: Problem, params: Params) -> bool:

@@ -183,6 +183,8 @@ def test_dense_masks_are_known_and_counted():
         ("fa2", {"head_dim": 264}, "head_dim"),
         ({"sdpa": {"backend": "flash"}}, {"dtype": "float32"}, "dtype"),
         ({"sdpa": {"backend": "flash"}}, {"head_dim": 264}, "head_dim"),
+        ({"sdpa": {"backend": "efficient"}}, {}, "heads"),
+        ({"sdpa": {"backend": "efficient", "kv_repeat": True}}, {}, None),
     ],
 )
 def test_limits_of_libraries_are_told_while_planning(kernel, shape, code):
