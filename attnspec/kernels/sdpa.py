@@ -24,7 +24,8 @@ from attnspec.kernels._sdpa_bound import MathSdpa, OperatorSdpa, additive, allow
 from attnspec.lower.dense import DenseMask, Rectangle, dense_mask, rectangle
 from attnspec.lower.varlen import varlen_plan
 from attnspec.params import param
-from attnspec.support import BoundKernel, Device, Problem, Provider, Support
+from attnspec.support import BoundKernel, Device, ExpectedKernels, KernelNames, Problem, Provider, Support
+from attnspec.support.kernel_names import CUDNN, FLASH_ATTENTION_2
 from attnspec.support.varlen import VarlenCall
 
 if TYPE_CHECKING:
@@ -37,7 +38,12 @@ SUPPORT = Support(
     max_head_dim=2**16,
 )
 Backend = Literal["cudnn", "flash", "efficient", "math"]
-_CUDA_KERNELS = {"cudnn": "cudnn", "flash": "flash_(fwd|bwd)", "efficient": "fmha_cutlass[FB]", "math": "(?i)softmax"}
+_CUDA_KERNELS = {
+    "cudnn": CUDNN,
+    "flash": FLASH_ATTENTION_2,
+    "efficient": KernelNames(fwd="fmha_cutlassF", bwd="fmha_cutlassB"),
+    "math": KernelNames(fwd="(?i)softmax.*forward", bwd="(?i)softmax.*backward"),
+}
 _HALF = ("bfloat16", "float16")
 _CPU_LSE_TOLERANCE = 1e-4
 """torch's CPU flash attention has a fast exponential for half precision: its lse is off by up to 6e-5 (measured against
@@ -175,7 +181,7 @@ def _packed_operator(documents: VarlenCall, problem: Problem, device: Device) ->
     )
 
 
-def _kernels(backend: Backend, device: Device) -> str:
+def _kernels(backend: Backend, device: Device) -> ExpectedKernels:
     return _CUDA_KERNELS[backend] if device.type == "cuda" else ""
 
 

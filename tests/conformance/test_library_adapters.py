@@ -19,7 +19,8 @@ from attnspec.execute.providers import choose, installed_version
 from attnspec.lower.varlen import varlen_plan
 from attnspec.shape import Shape
 from attnspec.slices import AttnSlices, take
-from attnspec.support import Device, Problem, Provider
+from attnspec.support import Device, KernelNames, Problem, Provider
+from attnspec.support.kernel_names import patterns
 
 CPU = Device(type="cpu")
 ERROR = 3e-6
@@ -214,8 +215,9 @@ def test_what_a_bound_kernel_says_of_itself(adapter):
     bound = adapter.bind(example("causal", [9]))
     assert bound.explicit_backward is True
     assert bound.frees_graph is False
-    assert bound.expected_kernels
-    re.compile(bound.expected_kernels)
+    assert isinstance(bound.expected_kernels, KernelNames)
+    for pass_, num_patterns in (("fwd", 1), ("bwd", 1), ("fwd_bwd", 2)):
+        assert len([re.compile(one) for one in patterns(bound.expected_kernels, pass_)]) == num_patterns
     assert bound.backend in (None, "varlen", "block_sparse")
     q, k, v, _ = inputs(example("causal", [9]))
     assert all(left.data_ptr() == right.data_ptr() for left, right in zip(bound.load(q, k, v), (q, k, v), strict=True))
