@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,3 +35,21 @@ def toy_modules():
 def toys(monkeypatch, toy_modules):
     """The toy plug-ins in place, for one test: kernels toy_kernel, toy_plain; strategies toy_ring, toy_bound."""
     monkeypatch.setattr(plugins, "_extra", {kind: dict(held) for kind, held in toy_modules.items()})
+
+
+@pytest.fixture
+def not_imported(monkeypatch):
+    """Forgets that packages were imported, and after the test whatever it imported of them."""
+    packages: list[str] = []
+
+    def held() -> list[str]:
+        return [name for name in sys.modules if name.partition(".")[0] in packages]
+
+    def forget(*names: str) -> None:
+        packages.extend(names)
+        for name in held():
+            monkeypatch.delitem(sys.modules, name)
+
+    yield forget
+    for name in held():
+        del sys.modules[name]

@@ -15,7 +15,7 @@ from torch import Tensor
 from attnspec.exchange.guard import Guard
 from attnspec.exchange.tokens import Slots
 from attnspec.exchange.transport import Transport
-from attnspec.support import BoundKernel, Forward
+from attnspec.support import BoundKernel, ExpectedKernels, Forward
 
 Grads = tuple[Tensor, Tensor, Tensor]
 
@@ -50,7 +50,7 @@ class RankKernel(Protocol):
 
     explicit_backward: bool
     frees_graph: bool
-    expected_kernels: str
+    expected_kernels: ExpectedKernels
     backend: str | None
     lse_tolerance: float
     transport: Transport | None
@@ -103,7 +103,8 @@ class BoundStrategy:
         self.transport: Transport | None = transport
         self._work, self._q_slots, self._k_slots = work, q_slots, k_slots
         self.frees_graph = any(one.frees_graph for one in kernels)
-        self.expected_kernels = kernels[0].expected_kernels if kernels else ""
+        told = (one.expected_kernels for one in kernels if one.expected_kernels)
+        self.expected_kernels: ExpectedKernels = next(told, "")
         self.backend = kernels[0].backend if kernels else None
         self.lse_tolerance = max((float(getattr(one, "lse_tolerance", 0.0)) for one in kernels), default=0.0)
 

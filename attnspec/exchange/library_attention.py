@@ -14,7 +14,7 @@ from torch import Tensor
 from attnspec.exchange.bound import Grads
 from attnspec.exchange.guard import Guard
 from attnspec.exchange.tokens import Slots
-from attnspec.support import Forward
+from attnspec.support import ExpectedKernels, Forward
 
 Attend = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor | None]]
 """(out, natural lse or None) of q, k and v; out as q, lse (T, N), for packed tokens only."""
@@ -39,7 +39,7 @@ class LibraryAttention:
         packed: bool,
         needs_backward: bool,
         frees_graph: bool,
-        expected_kernels: str,
+        expected_kernels: ExpectedKernels,
     ) -> None:
         self._attend, self._slots = attend, slots
         self._packed, self._needs_backward = packed, needs_backward

@@ -27,10 +27,10 @@ from attnspec.shape import Shape
 from attnspec.sharding.dispatched import Dispatched, DispatchParams
 from attnspec.slices import AttnSlices, merge
 from attnspec.support import Device
+from attnspec.support.kernel_names import FLASH_ATTENTION_3, MAGI_FLASH_ATTENTION_4
 
 MIN_CHUNK_SIZE, MAX_NUM_CHUNKS = 512, 64
 """Of an overlap stage, as in the library's own benchmark."""
-_KERNELS = {"ffa": "flash", "ffa_fa4": "FlashAttention(Forward|Backward)"}
 _TYPES = ("full", "causal", "inv_causal", "bi_causal")
 
 
@@ -137,5 +137,5 @@ def bind_magi(plan: Dispatched, rank: int, device: Device, *, needs_backward: bo
         packed=True,
         needs_backward=needs_backward,
         frees_graph=False,
-        expected_kernels=_KERNELS["ffa_fa4" if _fa4() else "ffa"],
+        expected_kernels=MAGI_FLASH_ATTENTION_4 if _fa4() else FLASH_ATTENTION_3,
     )

@@ -21,8 +21,7 @@ from attnspec.exchange.tokens import Slots
 from attnspec.exchange.transport import Transport
 from attnspec.sharding.adapted import Adapted
 from attnspec.support import Device
-
-EXPECTED_KERNELS = "flash_(fwd|bwd)"
+from attnspec.support.kernel_names import FLASH_ATTENTION_2
 
 
 def bind_zigzag(plan: Adapted, transport: Transport, device: Device, *, needs_backward: bool) -> LibraryAttention:
@@ -81,7 +80,7 @@ def _bound(
         packed=plan.packed,
         needs_backward=needs_backward,
         frees_graph=False,
-        expected_kernels=EXPECTED_KERNELS,
+        expected_kernels=FLASH_ATTENTION_2,
     )
 
 

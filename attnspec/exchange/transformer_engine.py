@@ -22,6 +22,7 @@ from attnspec.exchange.tokens import Slots
 from attnspec.exchange.transport import Transport
 from attnspec.sharding.adapted import Adapted
 from attnspec.support import Device
+from attnspec.support.kernel_names import CUDNN
 
 _MAX_SEQLEN_MULTIPLE = 64
 
@@ -60,7 +61,7 @@ def bind_transformer_engine(
         packed=plan.packed,
         needs_backward=needs_backward,
         frees_graph=True,
-        expected_kernels="cudnn|sdpa|fprop|bprop",
+        expected_kernels=CUDNN,
     )
 
 

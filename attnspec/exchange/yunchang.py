@@ -18,6 +18,7 @@ from attnspec.exchange.tokens import Slots
 from attnspec.exchange.transport import Transport
 from attnspec.sharding.adapted import Adapted
 from attnspec.support import Device
+from attnspec.support.kernel_names import FLASH_ATTENTION_2
 
 
 def bind_yunchang(plan: Adapted, transport: Transport, device: Device, *, needs_backward: bool) -> LibraryAttention:
@@ -39,5 +40,5 @@ def bind_yunchang(plan: Adapted, transport: Transport, device: Device, *, needs_
         packed=False,
         needs_backward=needs_backward,
         frees_graph=False,
-        expected_kernels="flash_(fwd|bwd)",
+        expected_kernels=FLASH_ATTENTION_2,
     )

@@ -9,6 +9,9 @@ from torch.profiler import ProfilerActivity, profile
 
 from attnspec.errors import AttnspecError
 from attnspec.execute.prepared import Step
+from attnspec.shape import Pass
+from attnspec.support import ExpectedKernels
+from attnspec.support.kernel_names import patterns
 
 
 class FallbackError(AttnspecError):
@@ -16,8 +19,10 @@ class FallbackError(AttnspecError):
 
 
 def device_kernels(step: Step, device: torch.device) -> tuple[str, ...] | None:
-    """Names of the device kernels of one iteration, in the order of their first launch; None where there is no device
-    or the profiler saw nothing (it may not be allowed to)."""
+    """Names of the device kernels of one iteration, in the order of their first launch; None where there is no device.
+
+    Empty where the profiler saw nothing (it may not be allowed to): then nothing shows which kernels ran.
+    """
     if device.type != "cuda":
         return None
     if step.before is not None:
@@ -29,16 +34,24 @@ def device_kernels(step: Step, device: torch.device) -> tuple[str, ...] | None:
     events = [event for event in profiler.events() or () if event.device_type.name == "CUDA"]
     events.sort(key=lambda event: event.time_range.start)
     names = dict.fromkeys(event.name for event in events if not event.name.startswith(("Memcpy", "Memset")))
-    return tuple(names) or None
+    return tuple(names)
 
 
-def check_kernels(names: tuple[str, ...] | None, expected: str) -> None:
-    """Raise FallbackError unless one of the kernels matches the regular expression that the adapter expects.
+def check_kernels(names: tuple[str, ...] | None, expected: ExpectedKernels, pass_: Pass) -> None:
+    """Raise FallbackError unless kernels with the names that the adapter expects of this pass are among those that ran.
 
-    >>> check_kernels(("flash_fwd_kernel", "elementwise"), "flash_fwd")
-    >>> check_kernels(("softmax_warp_forward",), "flash_fwd")
+    Without a profile there is no verdict.
+
+    >>> from attnspec.support.kernel_names import FLASH_ATTENTION_2
+    >>> check_kernels(("flash_fwd_kernel", "elementwise"), FLASH_ATTENTION_2, "fwd")
+    >>> check_kernels(
+    ...     ("flash_fwd_kernel", "softmax_warp_backward"), FLASH_ATTENTION_2, "fwd_bwd"
+    ... )  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    attnspec.execute.device_kernels.FallbackError: no device kernel matched 'flash_fwd'; ran: softmax_warp_forward
+    attnspec.execute.device_kernels.FallbackError: no device kernel of fwd_bwd matched 'flash_bwd_dq_dk_dv'; ran: ...
     """
-    if names and expected and not any(re.search(expected, name) for name in names):
-        raise FallbackError(f"no device kernel matched {expected!r}; ran: {', '.join(names)}")
+    if not names:
+        return
+    for pattern in patterns(expected, pass_):
+        if not any(re.search(pattern, name) for name in names):
+            raise FallbackError(f"no device kernel of {pass_} matched {pattern!r}; ran: {', '.join(names)}")

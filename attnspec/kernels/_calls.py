@@ -16,7 +16,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from attnspec.shape import Pass
-from attnspec.support import Forward, Problem
+from attnspec.support import ExpectedKernels, Forward, Problem
 from attnspec.support.merging import merge_partials
 from attnspec.support.varlen import VarlenCall, VarlenPlan
 
@@ -85,7 +85,7 @@ class Library(Protocol):
     lse is in the library's layout. Rows outside all sequences get out 0 and lse -inf (or +inf).
     """
 
-    expected_kernels: str
+    expected_kernels: ExpectedKernels
 
     def prepare(self, call: VarlenCall, num_rows: int, num_keys: int) -> Any:
         """The Arguments of one call over num_rows queries and num_keys keys per batch row, on the device (untimed)."""
@@ -119,7 +119,7 @@ class VarlenKernel:
     backend: str | None = None
 
     def __init__(self, library: Library, plan: VarlenPlan, problem: Problem) -> None:
-        self.expected_kernels = library.expected_kernels if plan.calls else ""
+        self.expected_kernels: ExpectedKernels = library.expected_kernels if plan.calls else ""
         self.overlaps: frozenset[Pass] = getattr(library, "overlaps", frozenset())
         self.partials = max(len(plan.calls), 1)
         self._library = library

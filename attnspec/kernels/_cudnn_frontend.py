@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from attnspec.errors import UnsupportedError
 from attnspec.kernels._calls import Grads, LseLayout
 from attnspec.support import Device, Problem
+from attnspec.support.kernel_names import CUDNN, ExpectedKernels
 from attnspec.support.varlen import VarlenCall
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class Arguments:
 class Frontend:
     """The Library."""
 
-    expected_kernels = "cudnn|sdpa|fprop|bprop"
+    expected_kernels: ExpectedKernels = CUDNN
 
     def __init__(self, problem: Problem, device: Device) -> None:
         import cudnn

@@ -18,6 +18,7 @@ from attnspec.errors import UnsupportedError
 from attnspec.kernels._calls import Grads, LseLayout
 from attnspec.shape import Pass
 from attnspec.support import Device, Problem
+from attnspec.support.kernel_names import CUDNN, ExpectedKernels
 from attnspec.support.varlen import VarlenCall
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Arguments:
 class TransformerEngine:
     """The Library."""
 
-    expected_kernels = "cudnn|sdpa|fprop|bprop"
+    expected_kernels: ExpectedKernels = CUDNN
     overlaps: frozenset[Pass] = frozenset({"bwd", "fwd"})
     """Two H200, 8K tokens a rank, by turns: up to 6 percent faster over gathered keys and by stages of heads; a forward
     round a ring 1 percent faster to 2 slower."""

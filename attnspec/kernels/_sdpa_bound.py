@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from attnspec.kernels._aten import Grads, Operator
 from attnspec.lower.dense import DenseMask, Rectangle
 from attnspec.shape import Pass
-from attnspec.support import Forward, Problem
+from attnspec.support import ExpectedKernels, Forward, Problem
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -112,7 +112,7 @@ class OperatorSdpa:
     frees_graph = False
 
     def __init__(
-        self, frame: Frame, operator: Operator, backend: str, expected_kernels: str, lse_tolerance: float
+        self, frame: Frame, operator: Operator, backend: str, expected_kernels: ExpectedKernels, lse_tolerance: float
     ) -> None:
         self.backend: str | None = backend
         self.expected_kernels = expected_kernels
@@ -172,7 +172,12 @@ class MathSdpa:
     backend: str | None = "math"
 
     def __init__(
-        self, frame: Frame, allowed: Tensor | None, grouped: bool, needs_backward: bool, expected_kernels: str
+        self,
+        frame: Frame,
+        allowed: Tensor | None,
+        grouped: bool,
+        needs_backward: bool,
+        expected_kernels: ExpectedKernels,
     ) -> None:
         self.expected_kernels = expected_kernels
         self._frame, self._allowed = frame, allowed

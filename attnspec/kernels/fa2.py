@@ -28,6 +28,7 @@ from attnspec.kernels._calls import Grads, LseLayout, VarlenKernel
 from attnspec.lower.varlen import varlen_plan
 from attnspec.shape import Pass
 from attnspec.support import Device, Problem, Provider, Support
+from attnspec.support.kernel_names import FLASH_ATTENTION_2, ExpectedKernels
 from attnspec.support.varlen import VarlenCall, VarlenPlan
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class _Arguments:
 class _Fa2:
     """What both packages share: the arguments."""
 
-    expected_kernels = "flash_(fwd|bwd)"
+    expected_kernels: ExpectedKernels = FLASH_ATTENTION_2
     overlaps: frozenset[Pass] = frozenset({"bwd", "fwd"})
     """Two H200, 8K tokens a rank, by turns: up to 13 percent faster, a causal forward by stages of heads 19, whose
     longest blocks come last."""

@@ -30,6 +30,7 @@ from attnspec.kernels._calls import Grads, NamedArguments, VarlenKernel
 from attnspec.lower.varlen import varlen_plan
 from attnspec.shape import Pass
 from attnspec.support import Device, Problem, Provider, Support
+from attnspec.support.kernel_names import FLASH_ATTENTION_3, ExpectedKernels
 from attnspec.support.varlen import VarlenCall, VarlenPlan
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def bind(lowered: VarlenPlan, problem: Problem, params: Params, provider: str, d
 class _Operators:
     """torch.ops.flash_attn_3."""
 
-    expected_kernels = "FlashAttn(Fwd|Bwd)"
+    expected_kernels: ExpectedKernels = FLASH_ATTENTION_3
     overlaps: frozenset[Pass] = frozenset()
     """Persistent: a ring of two H200 was up to 4 percent slower."""
 

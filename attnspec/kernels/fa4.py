@@ -35,6 +35,7 @@ from attnspec.lower.intervals import IntervalMask, interval_mask
 from attnspec.lower.varlen import varlen_plan
 from attnspec.params import param
 from attnspec.support import Device, Forward, Problem, Provider, Support
+from attnspec.support.kernel_names import FLASH_ATTENTION_4, ExpectedKernels
 from attnspec.support.varlen import VarlenCall, VarlenPlan
 
 if TYPE_CHECKING:
@@ -60,7 +61,6 @@ SUPPORT = Support(
 COMPILES_AHEAD = "any_length"
 ENVIRONMENT = _flash_attn_cute.ENVIRONMENT
 _MAX_BLOCK_SPARSE_HEAD_DIM = 128
-_EXPECTED_KERNELS = "FlashAttention(Forward|Backward)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +127,7 @@ class Fa4Varlen(VarlenKernel):
 class _Varlen:
     """flash_attn.cute.interface with cu_seqlens."""
 
-    expected_kernels = _EXPECTED_KERNELS
+    expected_kernels: ExpectedKernels = FLASH_ATTENTION_4
 
     def __init__(self, problem: Problem, device: Device) -> None:
         from flash_attn.cute import interface
@@ -172,7 +172,7 @@ class BlockSparseKernel:
 
     explicit_backward = True
     frees_graph = False
-    expected_kernels = _EXPECTED_KERNELS
+    expected_kernels: ExpectedKernels = FLASH_ATTENTION_4
     backend = "block_sparse"
 
     def __init__(self, blocks: BlockMask, intervals: IntervalMask, problem: Problem, device: Device) -> None:

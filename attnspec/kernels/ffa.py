@@ -23,6 +23,7 @@ from attnspec.kernels._magi import Grads, PackedTokens, load_module, magi_provid
 from attnspec.lower.ffa import FfaRanges, ffa_ranges
 from attnspec.params import param
 from attnspec.support import Device, Forward, Problem, Support
+from attnspec.support.kernel_names import FLASH_ATTENTION_3, ExpectedKernels
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -66,7 +67,7 @@ class FfaKernel(PackedTokens):
         super().__init__(problem.shape.batch)
         self._module = load_module("flex_flash_attn", PROVIDERS[0].fix)
         self._empty = len(ranges.types) == 0
-        self.expected_kernels = "" if self._empty else "flash"
+        self.expected_kernels: ExpectedKernels = "" if self._empty else FLASH_ATTENTION_3
         self._q_disjoint = ranges.q_disjoint
         self._cat_gqa = params.cat_gqa
         self._shared = {

@@ -16,6 +16,7 @@ from attnspec.errors import UnsupportedError
 from attnspec.kernels._magi import Grads, PackedTokens, load_module, magi_provider, no_grads, nothing_seen
 from attnspec.lower.ffa import FfaRanges, ffa_ranges
 from attnspec.support import Device, Forward, Problem, Support
+from attnspec.support.kernel_names import MAGI_FLASH_ATTENTION_4, ExpectedKernels
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -57,7 +58,7 @@ class FfaFa4Kernel(PackedTokens):
             raise UnsupportedError("missing_package", f"MagiAttention finds no module flash_attn_cute; {fix}")
         self._scale = 1 / math.sqrt(problem.shape.head_dim)
         self._empty = len(ranges.types) == 0
-        self.expected_kernels = "" if self._empty else "FlashAttention(Forward|Backward)"
+        self.expected_kernels: ExpectedKernels = "" if self._empty else MAGI_FLASH_ATTENTION_4
         if not self._empty:
             self._argument = _argument(ranges, problem)
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnspec.lower.startend import StartendRows, startend_rows
 from attnspec.support import Device, Forward, Problem, Provider, Support
+from attnspec.support.kernel_names import FLASH_ATTENTION_3, ExpectedKernels
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -68,7 +69,7 @@ class FlashMaskKernel:
     explicit_backward = True
     frees_graph = False
     backend = None
-    expected_kernels = "FlashAttn(Fwd|Bwd)"
+    expected_kernels: ExpectedKernels = FLASH_ATTENTION_3
 
     def __init__(self, rows: StartendRows, problem: Problem, device: Device) -> None:
         import importlib

@@ -30,7 +30,8 @@ from attnspec.kernels import _flash_attn_cute
 from attnspec.lower.block_mask import BlockLists, BlockMask, block_mask, num_table_entries
 from attnspec.lower.intervals import Band, IntervalMask, band, interval_mask
 from attnspec.params import param
-from attnspec.support import Device, Forward, Problem, Provider, Support
+from attnspec.support import Device, ExpectedKernels, Forward, KernelNames, Problem, Provider, Support
+from attnspec.support.kernel_names import FLASH_ATTENTION_4
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,7 +56,10 @@ Inputs = tuple["Tensor", "Tensor", "Tensor"]
 _FIXED_WIDTH_ENTRIES = 2**25
 _MAX_ENTRIES = 2**31
 _RECOMPILE_LIMIT = 4096
-_CUDA_KERNELS = {"TRITON": "triton_tem_", "FLASH": "(?i)flash"}
+_CUDA_KERNELS = {
+    "TRITON": KernelNames(fwd="triton_tem_(?!.*backward)", bwd="triton_tem_.*flex_attention_backward"),
+    "FLASH": FLASH_ATTENTION_4,
+}
 """Inductor names kernels made from its templates triton_tem_, those that it writes itself otherwise (triton_poi_)."""
 _FLASH_MISSING = "BACKEND='FLASH' but flash attention cannot be used: CUTE flash attention library is not available"
 
@@ -172,7 +176,7 @@ class Flex:
 
     def __init__(self, lowered: Lowered, problem: Problem, lse: bool, backend: str | None, device: str) -> None:
         self.backend = backend
-        self.expected_kernels = "" if backend is None else _CUDA_KERNELS[backend]
+        self.expected_kernels: ExpectedKernels = "" if backend is None else _CUDA_KERNELS[backend]
         self._block_mask = _torch_block_mask(lowered.blocks, lowered.mask, device)
         self._needs_backward = problem.needs_backward
         self._attend = _compiled(backend, lse)

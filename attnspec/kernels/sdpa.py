@@ -24,7 +24,8 @@ from attnspec.kernels._sdpa_bound import MathSdpa, OperatorSdpa, additive, allow
 from attnspec.lower.dense import DenseMask, Rectangle, dense_mask, rectangle
 from attnspec.lower.varlen import varlen_plan
 from attnspec.params import param
-from attnspec.support import BoundKernel, Device, Problem, Provider, Support
+from attnspec.support import BoundKernel, Device, ExpectedKernels, KernelNames, Problem, Provider, Support
+from attnspec.support.kernel_names import CUDNN, FLASH_ATTENTION_2
 from attnspec.support.varlen import VarlenCall
 
 if TYPE_CHECKING:
@@ -37,7 +38,12 @@ SUPPORT = Support(
     max_head_dim=2**16,
 )
 Backend = Literal["cudnn", "flash", "efficient", "math"]
-_CUDA_KERNELS = {"cudnn": "cudnn", "flash": "flash_(fwd|bwd)", "efficient": "fmha_cutlass[FB]", "math": "(?i)softmax"}
+_CUDA_KERNELS = {
+    "cudnn": CUDNN,
+    "flash": FLASH_ATTENTION_2,
+    "efficient": KernelNames(fwd="fmha_cutlassF", bwd="fmha_cutlassB"),
+    "math": KernelNames(fwd="(?i)softmax.*forward", bwd="(?i)softmax.*backward"),
+}
 _HALF = ("bfloat16", "float16")
 _CPU_LSE_TOLERANCE = 1e-4
 """torch's CPU flash attention has a fast exponential for half precision: its lse is off by up to 6e-5 (measured against
@@ -69,7 +75,7 @@ class Lowered:
 def lower(problem: Problem, params: Params, provider: str | None) -> Lowered:
     """The rectangle or mask; raises UnsupportedError where the backend cannot run this shape or takes no mask."""
     on_cpu = problem.device is not None and problem.device.type == "cpu"
-    _check_backend(problem, params.backend, on_cpu)
+    _check_backend(problem, params, on_cpu)
     held = rectangle(problem.slices)
     if held is not None and (not held.causal or held.square or (_bottom_right(problem, params) and not on_cpu)):
         return Lowered(rectangle=held)
@@ -95,9 +101,9 @@ def _documents(problem: Problem) -> VarlenCall:
     )
 
 
-def _check_backend(problem: Problem, backend: Backend | None, on_cpu: bool) -> None:
-    """Raise UnsupportedError for what torch's documentation excludes on any machine; the rest torch says when bound."""
-    shape = problem.shape
+def _check_backend(problem: Problem, params: Params, on_cpu: bool) -> None:
+    """Raise UnsupportedError for what torch excludes on any machine; the rest torch says when bound."""
+    shape, backend = problem.shape, params.backend
     if on_cpu:
         if backend in ("cudnn", "efficient"):
             raise UnsupportedError("backend", f"torch's {backend} backend runs on CUDA only; on the CPU: flash, math")
@@ -112,8 +118,17 @@ def _check_backend(problem: Problem, backend: Backend | None, on_cpu: bool) -> N
                 "head_dim",
                 f"torch's {backend} backend takes head_dim up to 256 in multiples of 8, not {shape.head_dim}",
             )
-    if backend == "efficient" and shape.dtype == "float64":
-        raise UnsupportedError("dtype", "torch's efficient backend takes bfloat16, float16 and float32, not float64")
+    if backend == "efficient":
+        if shape.dtype == "float64":
+            raise UnsupportedError(
+                "dtype", "torch's efficient backend takes bfloat16, float16 and float32, not float64"
+            )
+        if shape.group_size != 1 and not params.kv_repeat:
+            raise UnsupportedError(
+                "heads",
+                f"torch's efficient backend refuses grouped queries ({shape.num_heads_q}:{shape.num_heads_kv}); "
+                "kv_repeat: true repeats K and V to all query heads, inside the timed region",
+            )
 
 
 def _bottom_right(problem: Problem, params: Params) -> bool:
@@ -166,7 +181,7 @@ def _packed_operator(documents: VarlenCall, problem: Problem, device: Device) ->
     )
 
 
-def _kernels(backend: Backend, device: Device) -> str:
+def _kernels(backend: Backend, device: Device) -> ExpectedKernels:
     return _CUDA_KERNELS[backend] if device.type == "cuda" else ""
 
 

@@ -107,7 +107,7 @@ class _Compiler:
 
     def judge(self, device: Device | None, images: Sequence[Image]) -> tuple[dict[str, Unsupported], frozenset[str]]:
         """What cannot run on `device` or in `images` and why, by case_id, and the cases that take a dense mask."""
-        verdicts = Verdicts(self.masks.values(), shape=self._spec.shape, device=device)
+        verdicts = Verdicts(self.masks.values(), shape=self._spec.shape, device=device, lengths=self._lengths)
         unsupported: dict[str, Unsupported] = {}
         dense: list[str] = []
         for case in self.cases.values():

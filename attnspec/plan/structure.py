@@ -20,6 +20,8 @@ from attnspec.slices import AttnSlices, SliceType
 # Lengths over the longest one. Uneven, no two alike, no common divisor.
 _UNEVEN = tuple(Fraction(part, 97) for part in (97, 61, 19, 83, 7, 43, 29, 71, 13))
 _MAX_EXAMPLES = 64
+_MAX_EQUAL = 2048
+"""Equal documents that stand for any number of them: a mask of many holds that of fewer."""
 
 # What is looked at, from q_start, q_end, k_start, k_end: the corners, both diagonals, the sides and their difference.
 _LINES = np.array(
@@ -44,6 +46,18 @@ def example_documents(seqlen: int, max_doc_fraction: Fraction | None) -> NDArray
     """
     ends = np.array([seqlen * end.numerator // end.denominator for end in _boundaries(max_doc_fraction or Fraction(1))])
     return np.diff(ends, prepend=0).astype(np.int64)
+
+
+def equal_documents(seqlen: int, length: int) -> NDArray[np.int64]:
+    """Documents of one length that fill seqlen, the last one shorter where it must be; at most 2048, and then a shorter
+    sequence. Shape (num_docs,).
+
+    >>> equal_documents(10, 4).tolist(), int(equal_documents(65536, 1).sum())
+    ([4, 4, 2], 2048)
+    """
+    seqlen = min(seqlen, _MAX_EQUAL * length)
+    ends = np.arange(length, seqlen + length, length)
+    return np.diff(np.minimum(ends, seqlen), prepend=0).astype(np.int64)
 
 
 @cache

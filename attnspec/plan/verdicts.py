@@ -5,6 +5,9 @@ the worker asks again with the real slices, so a wrong yes costs nothing. It is 
 that pattern, since lowering a long one can take seconds. A no is the kernel's answer to the mask's own slices, because
 nobody asks again; it is shared by masks of exactly the same structure once two of them were refused in the same words,
 and, where one mask has many lengths, by those between two that have its pattern and were refused in the same words.
+
+Where packs are drawn, a mask's own slices are known to the worker alone. There a no stands only if the shortest and the
+longest documents that can be drawn are refused on the same ground; else the worker decides.
 """
 
 from __future__ import annotations
@@ -16,13 +19,17 @@ from fractions import Fraction
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from attnspec import plugins
 from attnspec.errors import InputError, UnsupportedError
 from attnspec.ids import canonical_json
 from attnspec.masks import make_slices
 from attnspec.plan.identity import implementation_content
 from attnspec.plan.model import MaskNode, Unsupported
-from attnspec.plan.structure import example_documents, pattern, structure
+from attnspec.plan.structure import equal_documents, example_documents, pattern, structure
+from attnspec.sample.lengths import Lengths
+from attnspec.sample.packs import piece_bounds
 from attnspec.shape import Shape
 from attnspec.slices import AttnSlices
 from attnspec.support import Device, Problem
@@ -89,29 +96,35 @@ class _Pattern:
 class _Example:
     """A mask node with its pattern, and what was said about its own slices where the pattern was refused.
 
-    ends: mask_ids of the shortest and longest node of the same mask and pattern, where there are many lengths.
+    length: of equal documents; None for uneven ones. ends: the examples of the shortest and longest node of the same
+    mask and pattern, where there are many lengths.
     """
 
     node: MaskNode
     pattern: _Pattern
-    ends: tuple[str, str] | None = None
+    length: int | None = None
+    ends: tuple[_Example, _Example] | None = None
     answers: dict[_Key, Verdict] = field(default_factory=dict)
 
 
 class Verdicts:
     """Asks plug-ins about mask nodes and remembers.
 
-    nodes: all that will be asked about. shape: of every case. device: None means that nobody has looked at one. Raises
-    InputError when a mask refuses its own parameters or lengths.
+    nodes: all that will be asked about. shape: of every case. device: None means that nobody has looked at one.
+    lengths: what documents are drawn from. Raises InputError when a mask refuses its own parameters or lengths.
     """
 
-    def __init__(self, nodes: Iterable[MaskNode], *, shape: Shape, device: Device | None) -> None:
+    def __init__(
+        self, nodes: Iterable[MaskNode], *, shape: Shape, device: Device | None, lengths: Lengths | None
+    ) -> None:
         self._shape = shape
         self._device = device
+        self._lengths = lengths
         self._limits: dict[tuple[str, bool, int], Verdict] = {}
         self._shares: dict[tuple[str, str, int], Verdict] = {}
         self._patterns: dict[bytes, _Pattern] = {}
         self._examples: dict[str, _Example] = {}
+        self._extremes: dict[tuple[str, str, int, int, int], _Example | None] = {}
         self._words: dict[tuple[str, bool, bytes], tuple[Verdict, bool]] = {}
         for family in _families(nodes):
             self._survey(family)
@@ -126,6 +139,13 @@ class Verdicts:
             return self._limits[limits]
         if asked.strategy is not None:
             return self._share(asked, asked.strategy, node, cp_size)
+        verdict = self._judge(example, asked, needs_backward)
+        if verdict.refused is None or node.sample.data_sha256 is None:
+            return verdict
+        return self._with_other_documents(verdict.refused, example, asked, needs_backward) or verdict
+
+    def _judge(self, example: _Example, asked: Asked, needs_backward: bool) -> Verdict:
+        """The answer to all masks of a pattern if it is yes, else to the example's own slices."""
         key = (asked.key, needs_backward)
         alike = example.pattern.answers
         if key not in alike:
@@ -133,10 +153,46 @@ class Verdicts:
         if alike[key].refused is None:
             return alike[key]
         if key not in example.answers and example.ends is not None:
-            low, high = (self._itself(self._examples[end], asked, needs_backward) for end in example.ends)
+            low, high = (self._itself(end, asked, needs_backward) for end in example.ends)
             if low.refused is not None and low == high:
                 example.answers[key] = low
         return self._itself(example, asked, needs_backward)
+
+    def _with_other_documents(
+        self, refused: Unsupported, example: _Example, asked: Asked, needs_backward: bool
+    ) -> Verdict | None:
+        """A yes where documents that may be drawn are not `refused` on the same ground; None where all are."""
+        for which in (0, 1):
+            extreme = self._extreme(example, which)
+            if extreme is None:
+                return _YES
+            verdict = self._judge(extreme, asked, needs_backward)
+            if verdict.refused is None:
+                return verdict
+            if verdict.refused.reason_code != refused.reason_code:
+                return _YES
+        return None
+
+    def _extreme(self, example: _Example, which: int) -> _Example | None:
+        """The mask over the shortest (0) or longest (1) documents alone; None where the mask itself refuses them."""
+        node, fraction = example.node, example.node.sample.max_doc_fraction
+        assert self._lengths is not None and fraction is not None
+        length = piece_bounds(self._lengths, seqlen=node.seqlen_q, max_doc_fraction=fraction)[which]
+        seqlen = int(equal_documents(node.seqlen_q, length).sum())
+        key = (node.mask, canonical_json(dict(node.params)), length, seqlen, node.seqlen_k * seqlen // node.seqlen_q)
+        if key not in self._extremes:
+            try:
+                slices = example_slices(node, seqlen, length)
+            except InputError:
+                self._extremes[key] = None
+                return None
+            held = self._patterns.setdefault(pattern(slices), _Pattern(short=slices))
+            self._extremes[key] = _Example(node=node, pattern=held, length=length)
+            if example.ends is not None:
+                low, high = (self._extreme(end, which) for end in example.ends)
+                if low is not None and high is not None and low.pattern is held is high.pattern:
+                    self._extremes[key] = _Example(node=node, pattern=held, length=length, ends=(low, high))
+        return self._extremes[key]
 
     def _share(self, asked: Asked, strategy: ModuleType, node: MaskNode, cp_size: int) -> Verdict:
         """Whether a library's own strategy takes a mask; asked where the mask knows no documents and so is exact."""
@@ -170,13 +226,16 @@ class Verdicts:
                 if middle not in patterns:
                     patterns[middle] = self._look(family[middle])
                 between += [(low, middle), (middle, high)]
-        ends: dict[int, tuple[str, str]] = {}
+        examples = [_Example(node=node, pattern=patterns[index]) for index, node in enumerate(family)]
+        ends: dict[int, tuple[_Example, _Example]] = {}
         if last >= _FEW_LENGTHS:
-            for index, node in enumerate(family):
-                ends[id(patterns[index])] = (ends.get(id(patterns[index]), (node.mask_id,))[0], node.mask_id)
-        for index, node in enumerate(family):
-            end = ends.get(id(patterns[index]))
-            self._examples[node.mask_id] = _Example(node=node, pattern=patterns[index], ends=end)
+            for example in examples:
+                ends[id(example.pattern)] = (ends.get(id(example.pattern), (example,))[0], example)
+        for example in examples:
+            low_high = ends.get(id(example.pattern))
+            if low_high is not None and example not in low_high:
+                example = dataclasses.replace(example, ends=low_high)
+            self._examples[example.node.mask_id] = example
 
     def _look(self, node: MaskNode) -> _Pattern:
         try:
@@ -194,7 +253,7 @@ class Verdicts:
         """The answer to a mask's own slices, or to those of two others that have exactly their structure."""
         key = (asked.key, needs_backward)
         if key not in example.answers:
-            slices = example_slices(example.node, example.node.seqlen_q)
+            slices = _own_slices(example)
             same = (*key, structure(slices))
             known, agreed = self._words.get(same, (None, False))
             if known is None or not agreed:
@@ -234,16 +293,28 @@ def _refusal(error: UnsupportedError) -> Verdict:
     return Verdict(refused=Unsupported(reason_code=error.reason_code, reason=error.reason))
 
 
-def example_slices(node: MaskNode, seqlen: int) -> AttnSlices:
+def _own_slices(example: _Example) -> AttnSlices:
+    seqlen = example.node.seqlen_q
+    if example.length is not None:
+        seqlen = int(equal_documents(seqlen, example.length).sum())
+    return example_slices(example.node, seqlen, example.length)
+
+
+def example_slices(node: MaskNode, seqlen: int, length: int | None = None) -> AttnSlices:
     """The slices of a mask node over example documents, at its own seqlen_q or as a shorter likeness of it.
 
-    Raises InputError when the mask refuses its parameters or lengths.
+    length: of the documents; None for uneven ones. Raises InputError when the mask refuses its parameters or lengths.
     """
     module = plugins.load("masks", node.mask)
     params = plugins.make_params(module, node.params)
     if seqlen != node.seqlen_q and node.seqlen_k != node.seqlen_q:
         params = dataclasses.replace(params, seqlen_k=max(1, node.seqlen_k * seqlen // node.seqlen_q))
-    docs = example_documents(seqlen, node.sample.max_doc_fraction) if module.USES_DOCUMENTS else [seqlen]
+    if not module.USES_DOCUMENTS:
+        docs = np.array([seqlen])
+    elif length is None:
+        docs = example_documents(seqlen, node.sample.max_doc_fraction)
+    else:
+        docs = equal_documents(seqlen, length)
     return make_slices(module, params, docs, seqlen)
 
 

@@ -26,7 +26,11 @@ class Outcome:
     provider_version: str | None = column(pa.string(), "Its version.")
     backend: str | None = column(pa.string(), "The kernel's variant that ran.")
     mesh: str | None = column(pa.string(), "The strategy's degrees as canonical JSON.")
-    kernel_names: list[str] | None = column(pa.list_(pa.string()), "Device kernels of one profiled iteration.")
+    kernel_names: list[str] | None = column(
+        pa.list_(pa.string()),
+        "Device kernels of one profiled iteration; empty where the profiler saw none, so that nothing shows which ones "
+        "ran; null where there is nothing to profile (CPU).",
+    )
     lower_s: float | None = column(pa.float64(), "Mask lowering, summed over packs.", unit="s")
     compile_s: float | None = column(pa.float64(), "Compile or JIT, summed over packs.", unit="s")
     verify_s: float | None = column(pa.float64(), "Verification, summed over packs.", unit="s")

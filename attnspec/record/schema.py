@@ -113,7 +113,11 @@ class Cell:
         pa.float64(), "Worst ratio of this kernel's error to plain attention's in the same dtype."
     )
     verified_bound: float | None = column(pa.float64(), "The bound that belongs to that worst ratio.")
-    kernel_names: list[str] | None = column(pa.list_(pa.string()), "Device kernels of one profiled iteration.")
+    kernel_names: list[str] | None = column(
+        pa.list_(pa.string()),
+        "Device kernels of one profiled iteration; empty where the profiler saw none, so that nothing shows which ones "
+        "ran; null where there is nothing to profile (CPU).",
+    )
     sm_clock_mhz: float | None = column(pa.float64(), "Median SM clock during the samples.", unit="MHz")
     throttled: bool | None = column(pa.bool_(), "Whether any sample was throttled.")
     source: str = column(pa.string(), "measured, predicted or published.", required=True)

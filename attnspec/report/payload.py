@@ -113,8 +113,10 @@ def _number(value: float | Decimal | None) -> float | int | None:
 
 def _kernel_names(row: Row) -> str | None:
     names = row["kernel_names"]
-    if not names:
+    if names is None:
         return None
+    if not names:
+        return "none seen by the profiler"
     distinct = list(dict.fromkeys(names))
     more = len(distinct) - _MOST_KERNEL_NAMES
     return "\n".join(

@@ -98,4 +98,6 @@ def doubts(row: Row) -> list[str]:
         told.append(f"interval is {width:.0%} of the median wide")
     if row["throttled"]:
         told.append("clock was throttled")
+    if row["kernel_names"] is not None and not row["kernel_names"]:
+        told.append("no profile shows which kernels ran")
     return told

@@ -81,6 +81,30 @@ def max_piece(seqlen: int, max_doc_fraction: Fraction) -> int:
     return longest
 
 
+def piece_bounds(lengths: Lengths, *, seqlen: int, max_doc_fraction: Fraction) -> tuple[int, int]:
+    """The shortest and the longest document of which whole packs may consist.
+
+    What is cut at the ends of a pack is shorter and not counted, except where a pack may hold nothing else.
+
+    >>> from attnspec.sample.lengths import from_tally
+    >>> lengths = from_tally("three", np.array([5, 8, 21]), np.array([9, 9, 9]))
+    >>> piece_bounds(lengths, seqlen=64, max_doc_fraction=Fraction(1, 2))
+    (5, 21)
+    >>> piece_bounds(lengths, seqlen=64, max_doc_fraction=Fraction(1, 4))  # 21 is split into 16 and 5
+    (5, 16)
+    >>> piece_bounds(lengths, seqlen=40, max_doc_fraction=Fraction(1))
+    (1, 21)
+    """
+    max_length = max_piece(seqlen, max_doc_fraction)
+    longest = min(int(lengths.hi.max()) - 1, max_length)
+    if seqlen < 2 * longest - 1:
+        return 1, longest
+    # The last piece of a document of n tokens has (n - 1) % max_length + 1 of them.
+    pieces_lo, rest_lo = np.divmod(lengths.lo - 1, max_length)
+    pieces_hi = (lengths.hi - 2) // max_length
+    return int(np.where(pieces_lo == pieces_hi, rest_lo + 1, 1).min()), longest
+
+
 def _choose(population: int, count: int, coins: Coins) -> list[int]:
     """The first `count` of a random order of range(population): Fisher and Yates, with only the moved ones held."""
     moved: dict[int, int] = {}

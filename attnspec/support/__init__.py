@@ -2,6 +2,7 @@
 
 from attnspec.shape import DTYPE_BYTES, DTYPES, PASSES, DType, Pass, Shape
 from attnspec.support.bound import BoundKernel, Forward
+from attnspec.support.kernel_names import ExpectedKernels, KernelNames
 from attnspec.support.predicate import Support
 from attnspec.support.problem import Device, Problem
 from attnspec.support.provider import Provider
@@ -13,7 +14,9 @@ __all__ = [
     "BoundKernel",
     "DType",
     "Device",
+    "ExpectedKernels",
     "Forward",
+    "KernelNames",
     "Pass",
     "Problem",
     "Provider",

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from attnspec.support.kernel_names import ExpectedKernels
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -51,8 +53,9 @@ class BoundKernel(Protocol):
     """Whether `backward` takes any (out, lse), also merged ones that it did not compute itself (strategies need it)."""
     frees_graph: bool
     """Whether a backward consumes the forward's state, so that each timed backward needs an untimed forward before."""
-    expected_kernels: str
-    """Regular expression: at least one device kernel of a profiled iteration must match; empty on the CPU."""
+    expected_kernels: ExpectedKernels
+    """Names that device kernels of a profiled iteration must have, of each direction where they differ; empty on the
+    CPU."""
     backend: str | None
     """The kernel's own variant that runs, also where the spec left it open; None for a kernel without variants."""
 

@@ -254,7 +254,9 @@ class WorkloadRun:
             case.peak_memory_bytes = max(*of_ranks, case.peak_memory_bytes or 0)
         if first:
             case.kernel_names = device_kernels(step, device)
-            check_kernels(case.kernel_names, prepared.bound.expected_kernels)
+            check_kernels(case.kernel_names, prepared.bound.expected_kernels, case.request.pass_)
+            if case.kernel_names == ():
+                self.reporter.message(f"{case.case_id}: the profiler saw no device kernel: which ones ran is not shown")
 
     def _measure_compute(self, unit: Unit, case: CaseState, one: Timed, bench: Bench) -> None:
         """What of the time is not computation: a few iterations more, with nothing sent."""

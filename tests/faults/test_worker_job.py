@@ -18,6 +18,7 @@ from attnspec.execute.joint import Agreement
 from attnspec.record.journal import JournalWriter, read_journal
 from attnspec.record.keys import result_key
 from attnspec.shape import Shape
+from attnspec.support import KernelNames
 from attnspec.wire import Measure, WorkloadRequest
 from attnspec.worker.control import Stop
 from attnspec.worker.environment import look_around
@@ -243,6 +244,28 @@ def test_one_outcome_over_all_packs(tmp_path):
     assert (one.provider, one.provider_version) == ("torch", TORCH)
     assert one.kernel_names is None
     assert one.peak_memory_bytes is None
+
+
+def test_a_profile_that_shows_nothing_is_recorded_as_such(tmp_path, monkeypatch):
+    monkeypatch.setattr("attnspec.worker.workload_run.device_kernels", lambda step, device: ())
+    ran = Ran(tmp_path, request(tmp_path, workload(tmp_path, [case("reference", name="a")])))
+    assert ran.outcomes["a"].status == "ok"
+    assert ran.outcomes["a"].kernel_names == []
+    said = [event.text for event in ran.heard.events if event.kind == "message"]
+    assert "a: the profiler saw no device kernel: which ones ran is not shown" in said
+
+
+def test_a_fallback_in_the_backward_alone_is_an_error_where_there_is_a_backward(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "attnspec.kernels.reference.Reference.expected_kernels", KernelNames(fwd="own_forward", bwd="own_backward")
+    )
+    ran_kernels = ("own_forward_kernel", "softmax_backward")
+    monkeypatch.setattr("attnspec.worker.workload_run.device_kernels", lambda step, device: ran_kernels)
+    cases = [case("reference", pass_, name=pass_) for pass_ in ("fwd", "bwd", "fwd_bwd")]
+    ran = Ran(tmp_path, request(tmp_path, workload(tmp_path, cases)))
+    assert ran.status("fwd") == ("ok", None)
+    assert ran.status("bwd") == ran.status("fwd_bwd") == ("error", "fallback")
+    assert "no device kernel of fwd_bwd matched 'own_backward'" in ran.outcomes["fwd_bwd"].reason
 
 
 def test_result_key_is_that_of_the_software_and_device_found(tmp_path):

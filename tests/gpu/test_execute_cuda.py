@@ -175,7 +175,10 @@ def test_kernels_verify_run_and_are_the_intended_ones(device, clock, kernel, bac
     found = verify(prepared, Checks.of("w", SHAPE, slices, tensors), tensors, synchronize=clock.synchronize)
     assert found.status is Status.OK, found.reason
     step = prepared.step("bwd")
-    check_kernels(device_kernels(step, device), prepared.bound.expected_kernels)
+    names = device_kernels(step, device)
+    assert names
+    check_kernels(names, prepared.bound.expected_kernels, "bwd")
+    check_kernels(device_kernels(prepared.step("fwd_bwd"), device), prepared.bound.expected_kernels, "fwd_bwd")
     assert peak_bytes(step, device, tensors.num_bytes) > tensors.num_bytes
     case = Timed(case_id="a", timer=clock.timer(step))
     interleave(

@@ -3,6 +3,7 @@
 import math
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -122,8 +123,35 @@ def test_oracle_is_float64_where_that_is_fast_or_needed(monkeypatch, capability,
 
 def test_the_intended_kernel_must_be_among_those_that_ran():
     ran = ("void at::native::elementwise_kernel", "flash_fwd_splitkv_kernel<...>")
-    check_kernels(ran, "flash_fwd")
-    check_kernels(None, "flash_fwd")  # the profiler saw nothing: no witness, no verdict
-    check_kernels(ran, "")
-    with pytest.raises(FallbackError, match="no device kernel matched 'cudnn'; ran: void at::native"):
-        check_kernels(ran, "cudnn")
+    for pass_ in ("fwd", "bwd", "fwd_bwd"):  # a plain expression is for all of them
+        check_kernels(ran, "flash_fwd", pass_)
+        check_kernels(ran, "", pass_)
+        for unseen in ((), None):  # no witness, no verdict
+            check_kernels(unseen, "flash_fwd", pass_)
+    with pytest.raises(FallbackError, match="no device kernel of bwd matched 'cudnn'; ran: void at::native"):
+        check_kernels(ran, "cudnn", "bwd")
+
+
+@pytest.mark.parametrize("seen", [None, (), ("Memset (Device)", "Memcpy DtoD (Device -> Device)")])
+def test_a_profile_of_nothing_is_told_from_no_profile(monkeypatch, seen):
+    class Profile:
+        def __init__(self, activities):
+            assert [one.name for one in activities] == ["CUDA"]
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def events(self):
+            at = SimpleNamespace(start=0)
+            cuda = SimpleNamespace(name="CUDA")
+            return seen and [SimpleNamespace(name=name, time_range=at, device_type=cuda) for name in seen]
+
+    monkeypatch.setattr("attnspec.execute.device_kernels.profile", Profile)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    ran = []
+    step = Step(run=lambda: ran.append("run"), before=lambda: ran.append("before"))
+    assert device_kernels(step, torch.device("cuda", 0)) == ()
+    assert ran == ["before", "run"]

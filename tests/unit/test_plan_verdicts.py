@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from planning import planning_toys, small_spec
 
 from attnspec import compile_plan, plugins
 from attnspec.errors import InputError, UnsupportedError
 from attnspec.masks import make_slices
 from attnspec.plan import base_rows
+from attnspec.plan.compile import compile_spec
 from attnspec.plan.expect import tensor_bytes
 from attnspec.plan.structure import example_documents
 from attnspec.plan.verdicts import example_slices
 from attnspec.record.status import Status, check_outcome
+from attnspec.sample.lengths import from_tally
+from attnspec.sample.packs import draw_packs
 from attnspec.spec import Spec
 from attnspec.support import Device, Problem
 
@@ -100,13 +106,16 @@ def test_equal_words_for_one_structure_are_not_asked_a_third_time(monkeypatch):
     asked = []
 
     def lower(problem, params, provider):
-        asked.append(problem.slices.seqlen_q)
+        asked.append((len(problem.slices), problem.slices.seqlen_q))
         raise UnsupportedError("no_lowering", "never")
 
     monkeypatch.setattr(plugins.load("kernels", "any_kernel"), "lower", lower)
     lengths = ["4K", "8K", "16K", "32K", "64K"]
     plan = compiled(kernel_spec(["any_kernel"], ["varlen_causal"], lengths))
-    assert asked == [2048, 4096, 2048, 4096, 8192, 8192]  # the short likeness, then two of five: fwd and bwd
+    assert asked.count((2048, 2048)) == 2  # the shortest documents, once: fwd and bwd
+    by_documents = {few: [seqlen for held, seqlen in asked if held == few] for few in (10, 4)}
+    assert by_documents[10] == [2048, 4096, 2048, 4096, 8192, 8192]  # the short likeness, then two of five
+    assert by_documents[4] == [4096, 4096, 8192, 8192]  # the longest documents: two of five
     assert len(plan.unsupported) == 10
     assert reasons(plan) == [("no_lowering", "never")]
 
@@ -116,17 +125,17 @@ def test_many_lengths_between_two_refused_in_the_same_words_are_refused_unasked(
 
     def lower(problem, params, provider):
         asked.append(problem.slices.seqlen_q)
-        if len(problem.slices) > 12:
+        if len(problem.slices) > 6:
             raise UnsupportedError("no_lowering", "too many slices")
 
     monkeypatch.setattr(plugins.load("kernels", "any_kernel"), "lower", lower)
     lengths = [1024 * step for step in range(1, 101)]
     plan = compiled(kernel_spec(["any_kernel"], [{"varlen_block_causal": {"block": 1024}}], lengths))
     refused = {case.workload.mask_node.seqlen_q for case in plan.cases if case.case_id in plan.unsupported}
-    exact = {length for length in lengths if len(own_slices(plan, length)) > 12}
-    assert refused <= exact  # never a wrong no
+    exact = {length for length in lengths if len(own_slices(plan, length)) > 6 and length > 4096}
+    assert refused <= exact  # never a wrong no: up to 4K the longest documents are four slices
     assert len(refused) >= len(exact) - 2 > 50
-    assert len(asked) < 30
+    assert len(asked) < 60
 
 
 def own_slices(plan, seqlen):
@@ -183,6 +192,8 @@ def test_dense_masks_are_known_and_counted():
         ("fa2", {"head_dim": 264}, "head_dim"),
         ({"sdpa": {"backend": "flash"}}, {"dtype": "float32"}, "dtype"),
         ({"sdpa": {"backend": "flash"}}, {"head_dim": 264}, "head_dim"),
+        ({"sdpa": {"backend": "efficient"}}, {}, "heads"),
+        ({"sdpa": {"backend": "efficient", "kv_repeat": True}}, {}, None),
     ],
 )
 def test_limits_of_libraries_are_told_while_planning(kernel, shape, code):
@@ -275,3 +286,117 @@ def test_masks_without_documents_that_a_librarys_strategy_does_not_take_are_told
         ("te_p2p", "sliding_window_causal", "TransformerEngine takes windows by all_gather and a2a only"),
         ("yunchang_usp", "sliding_window_causal", window_of_yunchang),
     }
+
+
+FLASH = {"sdpa": {"backend": "flash"}}
+
+
+def planned_over(documents, masks, seqlens, *, fraction="1/4", kernels=(FLASH,)):
+    """The plan over a population of documents of these lengths, as many of each."""
+    told = np.unique(np.asarray(documents, dtype=np.int64))
+    lengths = from_tally("told", told, np.full(len(told), 400_000))
+    shape = {"batch": 1, "num_heads_q": 8, "num_heads_kv": 2, "head_dim": 64, "dtype": "bfloat16"}
+    data = {"lengths": "page", "max_doc_fraction": fraction, "num_packs": 2}
+    content = kernel_spec(list(kernels), masks, seqlens, shape=shape, data=data)
+    return compile_spec(Spec.model_validate(content), lengths, device=H100)
+
+
+def refused_masks(plan):
+    return {case.workload.mask_node.mask for case in plan.cases if case.case_id in plan.unsupported}
+
+
+def flash_takes(plan, node, seed):
+    """Whether sdpa's flash backend takes every pack that is really drawn."""
+    sdpa, module = plugins.load("kernels", "sdpa"), plugins.load("masks", node.mask)
+    fraction = node.sample.max_doc_fraction
+    packs = draw_packs(plan.lengths, seqlen=node.seqlen_q, num_packs=2, max_doc_fraction=fraction, seed=seed)
+    shape = next(iter(plan.workloads.values())).shape
+    for docs in packs:
+        slices = make_slices(module, plugins.make_params(module, node.params), docs, node.seqlen_q)
+        try:
+            sdpa.lower(
+                Problem(shape=shape, slices=slices, needs_backward=True, device=H100),
+                sdpa.Params(backend="flash"),
+                None,
+            )
+        except UnsupportedError:
+            return False
+    return True
+
+
+def test_documents_that_decide_are_left_to_the_worker():
+    masks = [{"varlen_block_causal": {"block": 2048}}, {"prefix_lm_document": {"prefix": 2048}}]
+    plan = planned_over(range(1, 201), masks, ["64K"])
+    assert all(flash_takes(plan, node, seed=42) for node in plan.masks.values())
+    assert plan.unsupported == {}
+
+
+def test_what_no_documents_make_possible_is_still_refused_while_planning():
+    by_documents = [{"varlen_block_causal": {"block": 2048}}, {"prefix_lm_document": {"prefix": 2048}}]
+    never = ["share_question", "causal_blockwise"]
+    assert refused_masks(planned_over(range(1, 201), [*by_documents, *never], ["64K"])) == set(never)
+    long = planned_over([4096, 9000, 16384], [*by_documents, *never], ["64K"])
+    assert refused_masks(long) == {"varlen_block_causal", "prefix_lm_document", *never}
+    assert reasons(long) == [
+        (
+            "no_lowering",
+            "torch's flash backend takes no mask: only full, causal, and documents that are all full or causal",
+        )
+    ]
+    # 20000 is split at 16384 and leaves 3616; 16385 leaves one token, and many of those might fill a pack
+    assert "prefix_lm_document" in refused_masks(planned_over([20000], by_documents, ["64K"]))
+    assert refused_masks(planned_over([16385], by_documents, ["64K"])) == set()
+
+
+def test_two_documents_in_a_pack_may_be_what_a_kernel_takes():
+    """Of two documents the last one sees the first: that is plain causal."""
+    for fraction, refused in (("1/4", {"causal_blockwise"}), ("1/2", set()), ("1", set())):
+        plan = planned_over([1 << 17], ["causal_blockwise"], ["64K"], fraction=fraction)
+        assert refused_masks(plan) == refused
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    documents=st.lists(st.integers(1, 300), min_size=1, max_size=4),
+    seqlen=st.integers(40, 400),
+    fraction=st.sampled_from(["1/8", "1/4", "1/3", "1/2", "2/3", "1"]),
+    parameter=st.integers(2, 100),
+    seed=st.integers(0, 9),
+)
+def test_no_documents_that_are_drawn_would_have_been_taken_after_a_no(documents, seqlen, fraction, parameter, seed):
+    masks = ["varlen_full", "share_question", "causal_blockwise"]
+    masks += [{"varlen_block_causal": {"block": parameter}}, {"prefix_lm_document": {"prefix": parameter}}]
+    with planning_toys():
+        plan = planned_over(documents, masks, [seqlen], fraction=fraction)
+        refused = {case.workload.mask_node.mask_id for case in plan.cases if case.case_id in plan.unsupported}
+        for mask_id in refused:
+            assert not flash_takes(plan, plan.masks[mask_id], seed), plan.masks[mask_id]
+
+
+@pytest.mark.parametrize(
+    ("takes", "refused"),
+    [
+        (lambda slices: len(slices) <= 4, False),  # the longest documents, a quarter of the sequence each
+        (lambda slices: bool((np.diff(slices.ranges[:, :2]) == 1).all()), False),  # the shortest ones
+        (lambda slices: False, True),
+    ],
+)
+def test_the_longest_and_shortest_documents_are_asked_about(monkeypatch, takes, refused):
+    def lower(problem, params, provider):
+        if not takes(problem.slices):
+            raise UnsupportedError("no_lowering", f"{problem.slices.seqlen_q} tokens")
+
+    monkeypatch.setattr(plugins.load("kernels", "any_kernel"), "lower", lower)
+    plan = planned_over(range(1, 40_000, 999), ["varlen_causal"], ["16K", "64K"], kernels=["any_kernel"])
+    assert len(plan.unsupported) == (4 if refused else 0)
+
+
+def test_another_ground_for_other_documents_is_no_answer(monkeypatch):
+    def lower(problem, params, provider):
+        if problem.slices.seqlen_q < 4096:
+            raise UnsupportedError("seqlen", "too short")
+        raise UnsupportedError("no_lowering", "not these documents")
+
+    monkeypatch.setattr(plugins.load("kernels", "any_kernel"), "lower", lower)
+    assert planned_over([1, 500], ["varlen_causal"], ["64K"], kernels=["any_kernel"]).unsupported == {}
+    assert len(planned_over([50, 500], ["varlen_causal"], ["64K"], kernels=["any_kernel"]).unsupported) == 2

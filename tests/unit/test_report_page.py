@@ -108,6 +108,9 @@ def test_the_payload_holds_every_case_and_number():
     assert made["columns"]["reason"]["places"][0] == -1
     assert set(made["looks"]) == {"fa2", "fa3", "sdpa"}
     json.loads(script_json(made))
+    profiled = cases(cell("fa2", kernel_names=["one", "two"]), cell("fa3", kernel_names=[]), cell("sdpa")).measured
+    names = payload(profiled, [], [], thinned([None] * 3))["columns"]["kernel_names"]
+    assert names == {"texts": ["one\ntwo", "none seen by the profiler"], "places": [0, 1, -1]}
     wide = cases(cell(flops=10**25, tflops=float("inf"), sm_clock_mhz=float("nan")))
     numbers = payload(wide.measured, [], [], thinned([None]))["columns"]
     assert numbers["flops"]["values"] == [1e25] and numbers["tflops"]["values"] == numbers["sm_clock_mhz"][

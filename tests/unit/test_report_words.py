@@ -107,6 +107,11 @@ def test_wide_intervals_and_throttled_clocks_are_doubted():
     assert doubts(held[2]) == doubts(held[3]) == []
 
 
+def test_a_case_whose_profile_shows_nothing_is_read_with_care():
+    held = cases(cell("fa2", kernel_names=[]), cell("fa3", kernel_names=["flash_fwd"]), cell("sdpa")).measured
+    assert [doubts(row) for row in held] == [["no profile shows which kernels ran"], [], []]
+
+
 NO_INTERVAL = dict.fromkeys(("time_ms_ci_low", "time_ms_ci_high", "tflops_ci_low", "tflops_ci_high"))
 
 

@@ -1,7 +1,6 @@
 """sdpa and flex: which form a mask takes, and what they refuse with whose words. Values: tests/conformance."""
 
 import importlib
-import sys
 
 import numpy as np
 import pytest
@@ -37,7 +36,8 @@ def refusal(call, *arguments):
 
 
 def form(backend, slices, device=H200):
-    made = sdpa.lower(problem(slices, device=device), sdpa.Params(backend=backend), None)
+    params = sdpa.Params(backend=backend, kv_repeat=backend == "efficient")
+    made = sdpa.lower(problem(slices, device=device), params, None)
     held = [name for name in ("rectangle", "documents", "mask") if getattr(made, name) is not None]
     assert len(held) == 1
     return held[0]
@@ -112,6 +112,7 @@ def test_bottom_right_causal_is_native_only_where_torch_aligns_it_so():
         ("flash", {"head_dim": 100}, "head_dim", "head_dim up to 256 in multiples of 8, not 100"),
         ("cudnn", {"dtype": "float64"}, "dtype", "torch's cudnn backend takes bfloat16 and float16 on CUDA"),
         ("efficient", {"dtype": "float64"}, "dtype", "torch's efficient backend takes"),
+        ("efficient", {}, "heads", "refuses grouped queries (8:2); kv_repeat: true repeats K and V to all query heads"),
         ("cudnn", {"device": CPU}, "backend", "torch's cudnn backend runs on CUDA only; on the CPU: flash, math"),
         ("efficient", {"device": CPU}, "backend", "torch's efficient backend runs on CUDA only"),
     ],
@@ -120,6 +121,12 @@ def test_sdpa_refuses_what_a_backend_never_takes(backend, asked, code, reason):
     found = refusal(sdpa.lower, problem(**asked), sdpa.Params(backend=backend), None)
     assert found[0] == code
     assert reason in found[1]
+
+
+def test_the_efficient_backend_takes_repeated_and_ungrouped_heads():
+    repeated, plain = sdpa.Params(backend="efficient", kv_repeat=True), sdpa.Params(backend="efficient")
+    assert sdpa.lower(problem(), repeated, None).rectangle is not None
+    assert sdpa.lower(problem(heads=(8, 8)), plain, None).rectangle is not None
 
 
 def test_sdpa_tells_torchs_own_reason(monkeypatch):
@@ -194,9 +201,8 @@ def test_flex_says_that_there_is_no_compiler(monkeypatch):
     assert "No working C++ compiler found" in reason
 
 
-def test_flex_says_whether_flash_attention_is_missing_or_broken(monkeypatch, tmp_path):
-    for name in [name for name in sys.modules if name.partition(".")[0] == "flash_attn"]:
-        monkeypatch.delitem(sys.modules, name)
+def test_flex_says_whether_flash_attention_is_missing_or_broken(monkeypatch, tmp_path, not_imported):
+    not_imported("flash_attn")
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "flash_attn").mkdir()
     (tmp_path / "flash_attn" / "__init__.py").touch()
