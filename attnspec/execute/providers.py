@@ -9,7 +9,7 @@ from types import ModuleType
 
 import torch
 
-from attnspec.errors import UnsupportedError, nearest
+from attnspec.errors import UnsupportedError, nearest, worded
 from attnspec.execute.tiny_call import tiny_call
 from attnspec.support import Device, Provider
 from attnspec.support.version import satisfies
@@ -98,16 +98,17 @@ def installed_version(provider: Provider) -> str:
     """The version of a provider that imports. Raises UnsupportedError with the import's own message.
 
     A module that is not there is missing; anything else that keeps it from loading (an undefined symbol, a shared
-    library, a package it needs), and a version that is too old (placeholders on the package index are), is broken.
+    library, a package it needs, an exit), and a version that is too old (placeholders on the package index are), is
+    broken.
     """
     try:
         imported = importlib.import_module(provider.module)
     except ModuleNotFoundError as error:
         name = error.name or ""
         own = provider.module == name or provider.module.startswith(f"{name}.")
-        raise UnsupportedError("missing_package" if own and name else "broken_package", _said(error)) from error
-    except Exception as error:  # a package may raise anything while it loads
-        raise UnsupportedError("broken_package", _said(error)) from error
+        raise UnsupportedError("missing_package" if own and name else "broken_package", worded(error)) from error
+    except (Exception, SystemExit) as error:  # a package may raise anything while it loads
+        raise UnsupportedError("broken_package", worded(error)) from error
     try:
         version = importlib.metadata.version(provider.distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -128,8 +129,8 @@ def verify(module: ModuleType, provider: Provider, device: Device) -> bool:
         return tiny_call(module, provider.name, device)
     except (UnsupportedError, MemoryError, torch.OutOfMemoryError):
         raise
-    except Exception as error:  # a library may raise anything
-        raise UnsupportedError("broken_package", _said(error)) from error
+    except (Exception, SystemExit) as error:  # a library may raise anything
+        raise UnsupportedError("broken_package", worded(error)) from error
 
 
 def joined(failures: Iterable[tuple[Provider, UnsupportedError]]) -> UnsupportedError:
@@ -141,7 +142,3 @@ def joined(failures: Iterable[tuple[Provider, UnsupportedError]]) -> Unsupported
         parts.append(f"{provider.name}: {error.reason}{fix}")
     codes = [error.reason_code for _, error in held if error.reason_code != "missing_package"]
     return UnsupportedError(codes[-1] if codes else "missing_package", "; ".join(parts))
-
-
-def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"

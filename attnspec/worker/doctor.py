@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from attnspec import plugins
-from attnspec.errors import UnsupportedError
+from attnspec.errors import UnsupportedError, worded
 from attnspec.execute.providers import installed_version, verify
 from attnspec.support import Device, Provider
 from attnspec.worker.environment import set_defaults
@@ -61,7 +61,7 @@ def examine(kind: str, name: str, device: Device) -> dict[str, Any]:
         module = plugins.load(kind, name)
         return _kernel(module, device) if kind == "kernels" else _strategy(module)
     except Exception as error:  # noqa: BLE001 (whatever a plug-in does wrong is what this command is to tell)
-        return _answer(reason=f"the plug-in fails: {type(error).__name__}: {error}")
+        return _answer(reason=f"the plug-in fails: {worded(error)}")
 
 
 def _kernel(module: ModuleType, device: Device) -> dict[str, Any]:

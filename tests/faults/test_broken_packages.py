@@ -1,5 +1,7 @@
 """Packages that are missing, broken, too old, or compute the wrong thing cost their own kernel, with the real message."""
 
+import shutil
+import subprocess
 import types
 import uuid
 
@@ -29,6 +31,13 @@ BROKEN = {
         "broken_package",
         "ModuleNotFoundError: No module named 'a_package_that_is_nowhere'",
     ),
+    "cause": (
+        "try:\n    raise OSError('libcudart.so.12: cannot open')\n"
+        "except OSError as error:\n    raise ImportError('_C.so cannot be loaded') from error",
+        "broken_package",
+        "ImportError: _C.so cannot be loaded, from OSError: libcudart.so.12: cannot open",
+    ),
+    "exit": ("import sys; sys.exit('needs a licence')", "broken_package", "SystemExit: needs a licence"),
     "anything": ("raise RuntimeError('no device\\n  found')", "broken_package", "RuntimeError: no device found"),
     "too old": ("__version__ = '0.0.1'", "broken_package", "is installed, >=1.0 is needed"),
 }
@@ -100,6 +109,49 @@ def test_the_first_usable_provider_is_chosen_and_remembered(package, monkeypatch
     assert choose(module, None, CPU) == ("second", "1.2")
     monkeypatch.setattr(providers, "tiny_call", None)  # would fail if it were called again
     assert choose(module, None, CPU) == ("second", "1.2")
+
+
+def test_the_next_provider_is_tried_after_one_that_ends_the_process(package):
+    bad, good = package("import sys; sys.exit(7)"), package("__version__ = '1.2'")
+    module = kernel_of(provider_of(bad, "first"), provider_of(good, "second"))
+    assert choose(module, None, CPU) == ("second", "1.2")
+    with pytest.raises(UnsupportedError, match=r"first: SystemExit: 7 \(pip install first\)"):
+        choose(module, "first", CPU)
+
+
+def library_without_another(folder):
+    """A shared library that wants libnot_here.so.12, which is not there any more."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler to build a shared library with")
+    source, made = folder / "empty.c", folder / "xformers" / "flash_attn_3" / "_C.so"
+    source.write_text("int nothing(void) { return 0; }\n")
+    made.parent.mkdir(parents=True)
+    absent = folder / "libnot_here.so.12"
+    soname = f"-Wl,-soname,{absent.name}"
+    subprocess.run([compiler, "-shared", "-fPIC", soname, "-o", absent, source], check=True)
+    subprocess.run([compiler, "-shared", "-fPIC", "-Wl,--no-as-needed", "-o", made, source, absent], check=True)
+    absent.unlink()
+    return made
+
+
+def test_the_library_that_a_library_lacks_is_named(tmp_path, monkeypatch):
+    """torch tells the file that it was asked for; what the loader said is its error's cause."""
+    library = library_without_another(tmp_path)
+    (tmp_path / "xformers" / "__init__.py").touch()
+    (tmp_path / "xformers-0.0.34.dist-info").mkdir()
+    (tmp_path / "xformers-0.0.34.dist-info" / "METADATA").write_text("Name: xformers\nVersion: 0.0.34\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    fa3 = plugins.load("kernels", "fa3")
+    (provider,) = (one for one in fa3.PROVIDERS if one.name == "xformers")
+    module = kernel_of(provider)
+    module.bind = lambda *_: fa3._register(provider.name)
+    with pytest.raises(UnsupportedError) as caught:
+        choose(module, "xformers", CPU)
+    assert caught.value.reason_code == "broken_package"
+    assert str(library) in caught.value.reason
+    assert "libnot_here.so.12: cannot open shared object file" in caught.value.reason
+    assert provider.fix in caught.value.reason
 
 
 def test_a_named_provider_is_the_only_one_tried(package):
