@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import ModuleType
 
 import torch
@@ -14,7 +14,7 @@ from attnspec.execute.tiny_call import tiny_call
 from attnspec.support import Device, Provider
 from attnspec.support.version import satisfies
 
-_chosen: dict[tuple[str, str | None, str], tuple[str, str] | UnsupportedError] = {}
+_found: dict[tuple[str | None, ...], tuple[str, str] | UnsupportedError] = {}
 
 
 def choose(module: ModuleType, asked: str | None, device: Device) -> tuple[str, str]:
@@ -26,16 +26,19 @@ def choose(module: ModuleType, asked: str | None, device: Device) -> tuple[str, 
     Providers that are torch itself are only imported: torch runs already, and a failure of its operators shows as the
     case's own. (A tiny call would make every worker compile flex once more.)
     """
-    key = (module.__name__, asked, device.type)
-    if key not in _chosen:
-        try:
-            _chosen[key] = _choose(module, asked, device)
-        except UnsupportedError as error:
-            _chosen[key] = error
-    held = _chosen[key]
-    if isinstance(held, UnsupportedError):
-        raise UnsupportedError(held.reason_code, held.reason)
-    return held
+    return _once(("choose", module.__name__, asked, device.type), lambda: _choose(module, asked, device))
+
+
+def beside(module: ModuleType, backend: str | None) -> tuple[str, str] | None:
+    """(distribution, version) of what a backend needs beside the kernel's provider; None for one that needs nothing.
+
+    Its kernel names it in BACKEND_PACKAGES. Found once per process. Raises UnsupportedError as `choose` does, without a
+    tiny call: what runs it is the kernel's own provider.
+    """
+    package: Provider | None = getattr(module, "BACKEND_PACKAGES", {}).get(backend)
+    if package is None:
+        return None
+    return _once(("beside", module.__name__, backend), lambda: (package.distribution, _only(package)))
 
 
 def library(strategy: ModuleType) -> dict[str, str]:
@@ -64,6 +67,25 @@ def through(strategy: ModuleType, asked: str | None) -> str | None:
     if own is not None and asked not in (None, own):
         raise UnsupportedError("backend", f"this strategy calls its kernel through {own}, not {asked}")
     return own or asked
+
+
+def _only(provider: Provider) -> str:
+    try:
+        return installed_version(provider)
+    except UnsupportedError as error:
+        raise joined([(provider, error)]) from error
+
+
+def _once(key: tuple[str | None, ...], find: Callable[[], tuple[str, str]]) -> tuple[str, str]:
+    if key not in _found:
+        try:
+            _found[key] = find()
+        except UnsupportedError as error:
+            _found[key] = error
+    held = _found[key]
+    if isinstance(held, UnsupportedError):
+        raise UnsupportedError(held.reason_code, held.reason)
+    return held
 
 
 def _choose(module: ModuleType, asked: str | None, device: Device) -> tuple[str, str]:

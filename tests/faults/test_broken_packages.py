@@ -1,7 +1,10 @@
 """Packages that are missing, broken, too old, or compute the wrong thing cost their own kernel, with the real message."""
 
+import importlib
+import importlib.metadata
 import shutil
 import subprocess
+import sys
 import types
 import uuid
 
@@ -11,10 +14,14 @@ import torch
 from attnspec import plugins
 from attnspec.errors import UnsupportedError
 from attnspec.execute import providers
-from attnspec.execute.providers import choose, installed_version, library, through
+from attnspec.execute.providers import beside, choose, installed_version, library, through
 from attnspec.support import Device, Provider, Support
+from attnspec.wire import CaseRequest, Implementation
+from attnspec.worker.environment import Environment
+from attnspec.worker.identity import provided
 
 CPU = Device(type="cpu")
+ENVIRONMENT = Environment(device=torch.device("cpu"), support=CPU, driver=None, facts={})
 BROKEN = {
     "undefined symbol": (
         "raise ImportError('flash_attn_2_cuda.so: undefined symbol: _ZN3c105ErrorC2')",
@@ -32,8 +39,12 @@ BROKEN = {
         "ModuleNotFoundError: No module named 'a_package_that_is_nowhere'",
     ),
     "cause": (
-        "try:\n    raise OSError('libcudart.so.12: cannot open')\n"
-        "except OSError as error:\n    raise ImportError('_C.so cannot be loaded') from error",
+        """
+try:
+    raise OSError('libcudart.so.12: cannot open')
+except OSError as error:
+    raise ImportError('_C.so cannot be loaded') from error
+""",
         "broken_package",
         "ImportError: _C.so cannot be loaded, from OSError: libcudart.so.12: cannot open",
     ),
@@ -247,6 +258,71 @@ def test_a_strategy_that_calls_its_kernel_itself_has_no_other_provider():
     assert through(own, "nvidia-cudnn-frontend") == "nvidia-cudnn-frontend"
     with pytest.raises(UnsupportedError, match="through transformer-engine, not nvidia-cudnn-frontend"):
         through(te, "nvidia-cudnn-frontend")
+
+
+@pytest.fixture
+def flash_attention_4(tmp_path, monkeypatch):
+    """Makes a flash-attn-4 of a version whose module is the given source; without one, nothing but its outer folder."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "flash_attn"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(providers, "_found", {})
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "flash_attn").mkdir()
+    (tmp_path / "flash_attn" / "__init__.py").touch()
+
+    def make(source, version="4.0.0b36"):
+        (tmp_path / "flash_attn" / "cute").mkdir()
+        (tmp_path / "flash_attn" / "cute" / "__init__.py").touch()
+        (tmp_path / "flash_attn" / "cute" / "interface.py").write_text(source)
+        folder = tmp_path / f"flash_attn_4-{version}.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Name: flash-attn-4\nVersion: {version}\n")
+        importlib.invalidate_caches()
+
+    yield make
+    for name in [name for name in sys.modules if name.partition(".")[0] == "flash_attn"]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    ("made", "code", "reason"),
+    [
+        (None, "missing_package", "ModuleNotFoundError: No module named 'flash_attn.cute'"),
+        (("raise ImportError('undefined symbol')",), "broken_package", "ImportError: undefined symbol"),
+        (
+            ("import types; types.ModuleType('cutlass').CACHE",),  # what parts of CUTLASS of several versions give
+            "broken_package",
+            "AttributeError: module 'cutlass' has no attribute 'CACHE'",
+        ),
+        (("", "4.0.0b20"), "broken_package", "flash-attn-4 4.0.0b20 is installed, >=4.0.0b30 is needed"),
+    ],
+    ids=["missing", "symbol", "attribute", "old"],
+)
+def test_a_backend_over_a_package_is_unsupported_as_that_packages_kernel_is(flash_attention_4, made, code, reason):
+    if made is not None:
+        flash_attention_4(*made)
+    flex, (own,) = plugins.load("kernels", "flex"), plugins.load("kernels", "fa4").PROVIDERS
+    for _ in range(2):
+        with pytest.raises(UnsupportedError) as caught:
+            provided(flex_case("FLASH"), ENVIRONMENT)
+        assert (caught.value.reason_code, caught.value.reason) == (code, f"flash-attn-4: {reason} ({own.fix})")
+    with pytest.raises(UnsupportedError) as of_fa4:
+        installed_version(own)
+    assert (of_fa4.value.reason_code, of_fa4.value.reason) == (code, reason)
+    assert beside(flex, "TRITON") is beside(flex, None) is None
+
+
+def test_the_package_of_a_backend_counts_with_its_version(flash_attention_4):
+    flash_attention_4("")
+    torchs = importlib.metadata.version("torch")
+    provider, version, versions = provided(flex_case("FLASH"), ENVIRONMENT)
+    assert (provider, version) == ("torch", f"{torchs} with flash-attn-4 4.0.0b36")
+    assert versions == {"torch": torchs, "flash-attn-4": "4.0.0b36"}
+    assert provided(flex_case("TRITON"), ENVIRONMENT) == ("torch", torchs, {"torch": torchs})
+
+
+def flex_case(backend):
+    return CaseRequest(case_id="a", implementation=Implementation(kernel="flex", backend=backend), pass_="fwd")
 
 
 def test_providers_of_strategies_kernels_are_among_those_of_their_kernels():

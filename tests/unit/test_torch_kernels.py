@@ -1,7 +1,6 @@
 """sdpa and flex: which form a mask takes, and what they refuse with whose words. Values: tests/conformance."""
 
 import importlib
-import sys
 
 import numpy as np
 import pytest
@@ -192,23 +191,6 @@ def test_flex_says_that_there_is_no_compiler(monkeypatch):
     code, reason = refusal(flex.bind, lowered, asked, flex.Params(), "torch", CPU)
     assert code == "no_compiler"
     assert "No working C++ compiler found" in reason
-
-
-def test_flex_says_whether_flash_attention_is_missing_or_broken(monkeypatch, tmp_path):
-    for name in [name for name in sys.modules if name.partition(".")[0] == "flash_attn"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "flash_attn").mkdir()
-    (tmp_path / "flash_attn" / "__init__.py").touch()
-    code, reason = refusal(flex._check_flash_package)
-    assert code == "missing_package"
-    assert "pip install 'attnspec[flash-attn-4]'" in reason
-    (tmp_path / "flash_attn" / "cute").mkdir()
-    (tmp_path / "flash_attn" / "cute" / "__init__.py").touch()
-    (tmp_path / "flash_attn" / "cute" / "interface.py").write_text("raise ImportError('cutlass: undefined symbol')")
-    importlib.invalidate_caches()
-    code, reason = refusal(flex._check_flash_package)
-    assert (code, reason) == ("broken_package", "flash-attn-4: ImportError: cutlass: undefined symbol")
 
 
 def test_flex_masks_are_arithmetic_bands_on_cuda_and_intervals_on_the_cpu():
