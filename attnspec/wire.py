@@ -114,11 +114,12 @@ class Event:
     """One line from the worker (from rank 0 where there are several).
 
     hello: the job begins; `data` is the environment found (driver, device, versions), which the host compares with that
-    of earlier attempts. phase: case_id enters `setup`, `verify` or `measure` and its limit restarts; said before every
-    turn of an interleaved case too, so that the host knows whose turn a crash or hang was. round: samples of a round
-    are in the journal. outcome: a case ended with `status`, its record is in the journal; `data` holds `result_key`,
-    and `resumed` true for a case of `done`, for which nothing was journaled anew. Each case of the request gets one.
-    message: text for people. bye: the job ended in good order.
+    of earlier attempts. phase: case_id enters `choose`, `setup`, `verify` or `measure` and its limit restarts; said
+    before every turn of an interleaved case too, so that the host knows whose turn a crash or hang was; without a
+    case_id it is no case's. In `choose` packages are imported and tried, and `data` names under `alike` all cases of
+    the request that need the same. round: samples of a round are in the journal. outcome: a case ended with `status`,
+    its record is in the journal; `data` holds `result_key`, and `resumed` true for a case of `done`, for which nothing
+    was journaled anew. Each case of the request gets one. message: text for people. bye: the job ended in good order.
 
     A worker exits with EXIT_MISSING when the runner lacks something and with EXIT_JOURNAL when the journal cannot be
     written; the last lines on standard error say what.
