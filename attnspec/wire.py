@@ -20,6 +20,8 @@ from attnspec.shape import DType, Pass, Shape
 
 WIRE_VERSION = 1
 EXIT_MISSING = 3
+BEGINS = "attnspec examines "
+"""Doctor's process begins a line of standard error so before each target: what stands above is of others."""
 EXIT_JOURNAL = 4
 T = TypeVar("T")
 
@@ -210,6 +212,7 @@ def _typed(kind: Any, value: Any, path: str) -> Any:
 
 
 __all__ = [
+    "BEGINS",
     "EXIT_JOURNAL",
     "EXIT_MISSING",
     "WIRE_VERSION",

@@ -142,13 +142,14 @@ def installed_version(provider: Provider) -> str:
     return version
 
 
-def verify(module: ModuleType, provider: Provider, device: Device) -> bool:
-    """The tiny call; whether it had a backward. Raises UnsupportedError with the library's own message.
+def verify(module: ModuleType, provider: Provider, device: Device, backend: str | None = None) -> bool:
+    """The tiny call, by a backend or by what the kernel takes itself; whether it had a backward.
 
-    Running out of memory says nothing about the package and goes through.
+    Raises UnsupportedError with the library's own message. Running out of memory says nothing about the package and
+    goes through.
     """
     try:
-        return tiny_call(module, provider.name, device)
+        return tiny_call(module, provider.name, device, backend)
     except (UnsupportedError, MemoryError, torch.OutOfMemoryError):
         raise
     except (Exception, SystemExit) as error:  # a library may raise anything
