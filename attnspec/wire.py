@@ -19,6 +19,8 @@ from attnspec.errors import WireError
 from attnspec.shape import DType, Pass, Shape
 
 WIRE_VERSION = 1
+WORKER_FIX = "pip install 'torch>=2.11' 'numpy>=1.26' 'pyarrow>=15'"
+"""What a worker's interpreter needs; attnspec itself need not be installed there."""
 EXIT_MISSING = 3
 BEGINS = "attnspec examines "
 """Doctor's process begins a line of standard error so before each target: what stands above is of others."""
@@ -216,6 +218,7 @@ __all__ = [
     "EXIT_JOURNAL",
     "EXIT_MISSING",
     "WIRE_VERSION",
+    "WORKER_FIX",
     "CaseRequest",
     "DType",
     "Event",

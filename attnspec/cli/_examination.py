@@ -18,7 +18,7 @@ from attnspec.cli._answers import Answer, unusable
 from attnspec.cli._variants import kernel_targets, package_of
 from attnspec.launch.provenance import PACKAGE
 from attnspec.launch.runner_profile import Runner
-from attnspec.wire import BEGINS
+from attnspec.wire import BEGINS, WORKER_FIX
 
 EXAMINED = ("kernels", "strategies")
 _LAST_LINES = 3
@@ -71,7 +71,7 @@ def examined(
     """The answer about every target. A process that dies or hangs costs the target that it examined, no other."""
     if missing:
         why = "; ".join(f"{package}: {reason}" for package, reason in missing.items())
-        return {target: unusable(why, "pip install 'attnspec[torch]'") for target in targets}
+        return {target: unusable(why, WORKER_FIX) for target in targets}
     answers: dict[str, Answer] = {}
     for together in _processes(targets):
         while left := [target for target in together if target not in answers]:

@@ -12,7 +12,7 @@ PROVIDER = Provider(
     distribution="flash-attn-4",
     module="flash_attn.cute.interface",
     requires=">=4.0.0b30",
-    fix="pip install 'attnspec[flash-attn-4]' (nvidia-cutlass-dsl and its parts of one version)",
+    fix="pip install 'flash-attn-4[cu13]>=4.0.0b30' (nvidia-cutlass-dsl and its parts of one version)",
 )
 ENVIRONMENT = {
     "FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED": "1",

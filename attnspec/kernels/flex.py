@@ -35,7 +35,9 @@ from attnspec.support import Device, Forward, Problem, Provider, Support
 if TYPE_CHECKING:
     from torch import Tensor
 
-PROVIDERS = (Provider(name="torch", distribution="torch", module="torch", requires=">=2.11", fix="pip install torch"),)
+PROVIDERS = (
+    Provider(name="torch", distribution="torch", module="torch", requires=">=2.11", fix="pip install 'torch>=2.11'"),
+)
 BACKEND_PACKAGES = {"FLASH": _flash_attn_cute.PROVIDER}
 SUPPORT = Support(
     devices=("cpu", "cuda"),

@@ -18,6 +18,7 @@ from attnspec.cli.main import exit_code
 from attnspec.errors import InputError
 from attnspec.launch.found import Found
 from attnspec.launch.runner_profile import Runner, load_runner, search_folders
+from attnspec.wire import WORKER_FIX
 
 KERNEL = """
 PLUGIN_KIND = "kernels"
@@ -301,7 +302,7 @@ def test_without_torch_nothing_is_usable_and_the_exit_code_says_so(monkeypatch):
     result = CliRunner().invoke(doctor.command, [], standalone_mode=False)
     assert result.return_value == 3
     assert "torch: ImportError: libtorch_cuda.so: undefined symbol: ncclCommShrink" in result.output
-    assert "fix: pip install 'attnspec[torch]'" in result.output
+    assert f"fix: {WORKER_FIX}" in result.output
 
 
 def test_a_launcher_whose_program_is_not_here_is_not_usable(toys, monkeypatch):
