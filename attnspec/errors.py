@@ -108,3 +108,29 @@ def nearest(name: str, allowed: Iterable[str]) -> str:
     other = _OTHER_NAMES.get(plain)
     close = [other] if other in names else difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     return f" (did you mean '{close[0]}'?)" if close else ""
+
+
+def worded(error: BaseException) -> str:
+    """Type and message of an exception in one line, then those of what it came from, where they say more.
+
+    >>> try:
+    ...     try:
+    ...         raise OSError("libcudart.so.12: cannot open shared object file")
+    ...     except OSError as missing:
+    ...         raise OSError("Could not load this library: _C.so") from missing
+    ... except OSError as error:
+    ...     worded(error)
+    'OSError: Could not load this library: _C.so, from OSError: libcudart.so.12: cannot open shared object file'
+    """
+    words, held = "", error
+    joint = ""
+    while True:
+        message = " ".join(str(held).split())
+        if not words or (message and message not in words):
+            words += f"{joint}{type(held).__name__}: {message}"
+        if held.__cause__ is not None:
+            held, joint = held.__cause__, ", from "
+        elif held.__context__ is not None and not held.__suppress_context__:
+            held, joint = held.__context__, ", after "
+        else:
+            return words

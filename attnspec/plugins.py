@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from attnspec.errors import InputError, nearest
+from attnspec.errors import InputError, nearest, worded
 
 KINDS = ("kernels", "masks", "strategies", "launchers", "figures")
 SINGULAR = {
@@ -85,7 +85,7 @@ def load_file(path: str | Path) -> str:
         del sys.modules[spec.name]
         if isinstance(error, SystemExit) and traceback.extract_tb(error.__traceback__)[-1].filename != str(file):
             raise  # not its own doing: someone ends the process
-        raise InputError(f"{path}: failed to load: {type(error).__name__}: {error}") from error
+        raise InputError(f"{path}: failed to load: {worded(error)}") from error
     kind = getattr(module, "PLUGIN_KIND", None)
     if kind not in KINDS:
         hint = nearest(kind, KINDS) if isinstance(kind, str) else ""

@@ -19,7 +19,11 @@ from attnspec.errors import WireError
 from attnspec.shape import DType, Pass, Shape
 
 WIRE_VERSION = 1
+WORKER_FIX = "pip install 'torch>=2.11' 'numpy>=1.26' 'pyarrow>=15'"
+"""What a worker's interpreter needs; attnspec itself need not be installed there."""
 EXIT_MISSING = 3
+BEGINS = "attnspec examines "
+"""Doctor's process begins a line of standard error so before each target: what stands above is of others."""
 EXIT_JOURNAL = 4
 T = TypeVar("T")
 
@@ -114,11 +118,12 @@ class Event:
     """One line from the worker (from rank 0 where there are several).
 
     hello: the job begins; `data` is the environment found (driver, device, versions), which the host compares with that
-    of earlier attempts. phase: case_id enters `setup`, `verify` or `measure` and its limit restarts; said before every
-    turn of an interleaved case too, so that the host knows whose turn a crash or hang was. round: samples of a round
-    are in the journal. outcome: a case ended with `status`, its record is in the journal; `data` holds `result_key`,
-    and `resumed` true for a case of `done`, for which nothing was journaled anew. Each case of the request gets one.
-    message: text for people. bye: the job ended in good order.
+    of earlier attempts. phase: case_id enters `choose`, `setup`, `verify` or `measure` and its limit restarts; said
+    before every turn of an interleaved case too, so that the host knows whose turn a crash or hang was; without a
+    case_id it is no case's. In `choose` packages are imported and tried, and `data` names under `alike` all cases of
+    the request that need the same. round: samples of a round are in the journal. outcome: a case ended with `status`,
+    its record is in the journal; `data` holds `result_key`, and `resumed` true for a case of `done`, for which nothing
+    was journaled anew. Each case of the request gets one. message: text for people. bye: the job ended in good order.
 
     A worker exits with EXIT_MISSING when the runner lacks something and with EXIT_JOURNAL when the journal cannot be
     written; the last lines on standard error say what.
@@ -209,9 +214,11 @@ def _typed(kind: Any, value: Any, path: str) -> Any:
 
 
 __all__ = [
+    "BEGINS",
     "EXIT_JOURNAL",
     "EXIT_MISSING",
     "WIRE_VERSION",
+    "WORKER_FIX",
     "CaseRequest",
     "DType",
     "Event",

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,18 +15,21 @@ from typing import Any
 
 from attnspec import plugins
 from attnspec.cli._answers import Answer, unusable
+from attnspec.cli._variants import kernel_targets, package_of
 from attnspec.launch.provenance import PACKAGE
 from attnspec.launch.runner_profile import Runner
+from attnspec.wire import BEGINS, WORKER_FIX
 
 EXAMINED = ("kernels", "strategies")
 _LAST_LINES = 3
+_GRACE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
     """Where to examine: the command line up to the interpreter's arguments, its environment, and how to end it.
 
-    kernels, strategies: what is held there; None: nobody says.
+    kernels, strategies, providers: what is held there; None: nobody says.
     """
 
     argv: tuple[str, ...]
@@ -33,11 +37,13 @@ class Where:
     ending: tuple[str, ...] = ()
     kernels: tuple[str, ...] | None = None
     strategies: tuple[str, ...] | None = None
+    providers: tuple[str, ...] | None = None
 
-    def holds(self, kind: str, name: str) -> bool:
-        """Whether a plug-in is to be examined there."""
+    def holds(self, target: str) -> bool:
+        """Whether a target is to be examined there."""
+        kind, name, *way = target.split(":")
         held = self.kernels if kind == "kernels" else self.strategies
-        return held is None or name in held
+        return (held is None or name in held) and (not way or self.providers is None or way[0] in self.providers)
 
 
 def outside(python: str, runner: Runner) -> Where:
@@ -48,10 +54,11 @@ def outside(python: str, runner: Runner) -> Where:
 
 
 def targets_here() -> Iterator[str]:
-    """`kind:name` of every plug-in that can be examined."""
-    for kind in EXAMINED:
-        for name in plugins.names(kind):
-            yield f"{kind}:{name}"
+    """`kind:name` of every plug-in that can be examined; of a kernel each way to run it."""
+    for name in plugins.names("kernels"):
+        yield from kernel_targets(name)
+    for name in plugins.names("strategies"):
+        yield f"strategies:{name}"
 
 
 def examined(
@@ -64,18 +71,42 @@ def examined(
     """The answer about every target. A process that dies or hangs costs the target that it examined, no other."""
     if missing:
         why = "; ".join(f"{package}: {reason}" for package, reason in missing.items())
-        return {target: unusable(why, "pip install 'attnspec[torch]'") for target in targets}
+        return {target: unusable(why, WORKER_FIX) for target in targets}
     answers: dict[str, Answer] = {}
-    while len(answers) < len(targets):
-        left = [target for target in targets if target not in answers]
-        started, ending = _one_process(place, left, timeout, answers, tell)
-        culprit = started if started is not None and started not in answers else None
-        if culprit is None and not any(target in answers for target in left):
-            # It did not get as far as the first, and every further try would end alike.
-            return answers | {target: unusable(ending, None) for target in left}
-        if culprit is not None:
-            answers[culprit] = unusable(ending, None)
+    for together in _processes(targets):
+        while left := [target for target in together if target not in answers]:
+            num_before = len(answers)
+            end = _one_process(place, left, timeout, answers, tell)
+            culprit = end.started if end.started is not None and end.started not in answers else None
+            if culprit is not None:
+                answers[culprit] = unusable(end.words, _advice(culprit, end, timeout))
+            elif len(answers) == num_before:
+                # It did not get as far as the first, and every further try would end alike.
+                return {target: answers.get(target, unusable(end.words, None)) for target in targets}
     return {target: answers[target] for target in targets}
+
+
+def _processes(targets: Sequence[str]) -> list[list[str]]:
+    """Targets that share a process; those whose package can share none with another provider's have their own."""
+    alone = [target for target in targets if (package := package_of(target)) is not None and package.apart]
+    return [[target for target in targets if target not in alone], *([target] for target in alone)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _End:
+    """How a process ended. started: the target begun last."""
+
+    started: str | None
+    words: str
+    timed_out: bool
+
+
+def _advice(target: str, end: _End, timeout: int) -> str | None:
+    """What to do about a target that ended its process."""
+    package = package_of(target)
+    fix = f"install it anew: {package.fix}" if package is not None and package.fix else None
+    more = f"--timeout {2 * timeout} gives it more time" if end.timed_out else None
+    return "; else ".join(filter(None, (more, fix))) or None
 
 
 def _one_process(
@@ -84,8 +115,8 @@ def _one_process(
     timeout: int,
     answers: dict[str, Answer],
     tell: Callable[[str, int], None],
-) -> tuple[str | None, str]:
-    """Examine targets in one process and fill `answers`; the target begun last, and how the process ended."""
+) -> _End:
+    """Examine targets in one process and fill `answers`."""
     process = subprocess.Popen(
         [*place.argv, "-m", "attnspec.worker.doctor", *plugins.loaded_files(), *targets],
         env=place.env,
@@ -112,6 +143,7 @@ def _one_process(
             else:
                 answers[said.pop("done")] = said
             timer = _timer(process, timeout, timed_out)
+        _let_end(process)
     finally:
         timer.cancel()
         _kill(process)
@@ -121,9 +153,10 @@ def _one_process(
     reader.join()
     process.stdout.close()
     if timed_out.is_set():
-        return started, f"no answer in {timeout} s"
+        return _End(started=started, words=f"no answer in {timeout} s", timed_out=True)
     how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-    return started, f"its process ended with {how}: {' '.join(stderr)}"
+    words = ": ".join(filter(None, (f"its process ended with {how}", " ".join(stderr))))
+    return _End(started=started, words=words, timed_out=False)
 
 
 def _timer(process: subprocess.Popen[str], timeout: int, timed_out: threading.Event) -> threading.Timer:
@@ -143,9 +176,19 @@ def _kill(process: subprocess.Popen[str]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
+def _let_end(process: subprocess.Popen[str]) -> None:
+    """Wait a little for a process that has closed its output, lest killing it hide how it ended. It is not reaped."""
+    until = time.monotonic() + _GRACE_S
+    while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None and time.monotonic() < until:
+        time.sleep(0.01)
+
+
 def _keep_last(stream: Any, lines: list[str]) -> None:
+    """The last lines of standard error since the last target began."""
     with stream:
         for line in stream:
-            if line.strip():
+            if line.startswith(BEGINS):
+                lines.clear()
+            elif line.strip():
                 lines.append(line.strip())
                 del lines[:-_LAST_LINES]

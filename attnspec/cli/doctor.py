@@ -21,6 +21,7 @@ from attnspec.cli._console import is_log, show
 from attnspec.cli._examination import EXAMINED, Where, examined, outside, targets_here
 from attnspec.cli._launchers import launcher_answers
 from attnspec.cli._runner_images import RunnerImage, image_lines, runner_images, unusable_image
+from attnspec.cli._variants import kernel_answers
 from attnspec.errors import EnvironmentMissingError, InputError
 from attnspec.launch.container_place import check_driver, enter, look_inside, mounted
 from attnspec.launch.found import instead, interpreter, look
@@ -34,23 +35,24 @@ from attnspec.units import counted
 _MISSING = 3
 _STYLES = (
     ("^(runner .*?:|kernels|strategies|launchers|Instead:)", "head"),
-    ("^  yes\\b", "good"),
-    ("^  no\\b", "bad"),
+    ("^ +yes\\b", "good"),
+    ("^ +no\\b", "bad"),
     ("^ +fix: .*", "key"),
 )
 
 
 @click.command("doctor")
 @click.option("--runner", "name", default="local", show_default=True, metavar="NAME", help="A runner: name or path.")
-@click.option("--timeout", default=900, show_default=True, metavar="S", help="Seconds for one plug-in at most.")
+@click.option("--timeout", default=900, show_default=True, metavar="S", help="Seconds for one answer at most.")
 @click.option("--unpinned", is_flag=True, help="Take images that are not pinned by digest as they are, as run does.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(name: str, timeout: int, unpinned: bool, as_json: bool) -> int:
     """Say which kernels, strategies and launchers are usable with a runner, else why not and what to do.
 
     A kernel is usable when it computes a tiny attention right, forward and backward, in the runner's interpreter on its
-    device; the first such call may compile for minutes. Of a runner whose jobs go to Slurm it says what can be told
-    from here: whether the cluster has the nodes and whether the images are pinned.
+    device; the first such call may compile for minutes. Each of its providers and backends is tried by itself. Of a
+    runner whose jobs go to Slurm it says what can be told from here: whether the cluster has the nodes and whether the
+    images are pinned.
 
     Ends with 3 when no kernel is usable, and where the runner expects what is not there.
     """
@@ -72,16 +74,17 @@ def command(name: str, timeout: int, unpinned: bool, as_json: bool) -> int:
             )
         answers: dict[str, Answer] = {}
         for place, missing in seen.places:
-            held = [target for target in targets if place.holds(*target.split(":")) and target not in answers]
+            held = [target for target in targets if place.holds(target) and target not in answers]
             answers |= examined(place, held, timeout, missing, tell)
     if runner.image and not on_cluster:
         usable_one = " that can be used" if seen.problems else ""
         nowhere = unusable(f"no image of runner {runner.name}{usable_one} holds it", None)
         answers = {target: answers.get(target, nowhere) for target in targets}
-    content: dict[str, dict[str, Answer]] = {kind: {} for kind in EXAMINED}
-    for target, answer in answers.items():
-        kind, _, plugin = target.partition(":")
-        content[kind][plugin] = answer
+    of_kind = {kind: {key: one for key, one in answers.items() if key.startswith(f"{kind}:")} for kind in EXAMINED}
+    content: dict[str, dict[str, Answer]] = {
+        "kernels": kernel_answers(of_kind["kernels"]),
+        "strategies": {key.partition(":")[2]: one for key, one in of_kind["strategies"].items()},
+    }
     content["launchers"] = launcher_answers(proven=runner.launcher if runner.image and seen.places else None)
     if as_json:
         object_: dict[str, Any] = {
@@ -151,6 +154,7 @@ def _in_images(runner: Runner, unpinned: bool) -> _Seen:
             ending=tuple(ending),
             kernels=None if contents is None else contents.kernels,
             strategies=None if contents is None else contents.strategies,
+            providers=None if contents is None else contents.providers,
         )
         seen.places.append((place, found.missing))
     seen.has_images([one for one in images if one.image is None])
@@ -192,7 +196,6 @@ def _telling(num_targets: int) -> Iterator[Callable[[str, int], None]]:
     with console.status("looking at the interpreter", refresh_per_second=4) as status:
 
         def tell(target: str, num_done: int) -> None:
-            kind, _, name = target.partition(":")
-            status.update(escape(f"{num_done + 1} of {num_targets}: {kind} {name}"))
+            status.update(escape(f"{num_done + 1} of {num_targets}: {target.replace(':', ' ')}"))
 
         yield tell

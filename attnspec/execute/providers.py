@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import ModuleType
 
 import torch
 
-from attnspec.errors import UnsupportedError, nearest
+from attnspec.errors import UnsupportedError, nearest, worded
 from attnspec.execute.tiny_call import tiny_call
 from attnspec.support import Device, Provider
 from attnspec.support.version import satisfies
 
-_chosen: dict[tuple[str, str | None, str], tuple[str, str] | UnsupportedError] = {}
+_found: dict[tuple[str | None, ...], tuple[str, str] | UnsupportedError] = {}
 
 
 def choose(module: ModuleType, asked: str | None, device: Device) -> tuple[str, str]:
@@ -26,16 +26,19 @@ def choose(module: ModuleType, asked: str | None, device: Device) -> tuple[str, 
     Providers that are torch itself are only imported: torch runs already, and a failure of its operators shows as the
     case's own. (A tiny call would make every worker compile flex once more.)
     """
-    key = (module.__name__, asked, device.type)
-    if key not in _chosen:
-        try:
-            _chosen[key] = _choose(module, asked, device)
-        except UnsupportedError as error:
-            _chosen[key] = error
-    held = _chosen[key]
-    if isinstance(held, UnsupportedError):
-        raise UnsupportedError(held.reason_code, held.reason)
-    return held
+    return _once(("choose", module.__name__, asked, device.type), lambda: _choose(module, asked, device))
+
+
+def beside(module: ModuleType, backend: str | None) -> tuple[str, str] | None:
+    """(distribution, version) of what a backend needs beside the kernel's provider; None for one that needs nothing.
+
+    Its kernel names it in BACKEND_PACKAGES. Found once per process. Raises UnsupportedError as `choose` does, without a
+    tiny call: what runs it is the kernel's own provider.
+    """
+    package: Provider | None = getattr(module, "BACKEND_PACKAGES", {}).get(backend)
+    if package is None:
+        return None
+    return _once(("beside", module.__name__, backend), lambda: (package.distribution, _only(package)))
 
 
 def library(strategy: ModuleType) -> dict[str, str]:
@@ -64,6 +67,25 @@ def through(strategy: ModuleType, asked: str | None) -> str | None:
     if own is not None and asked not in (None, own):
         raise UnsupportedError("backend", f"this strategy calls its kernel through {own}, not {asked}")
     return own or asked
+
+
+def _only(provider: Provider) -> str:
+    try:
+        return installed_version(provider)
+    except UnsupportedError as error:
+        raise joined([(provider, error)]) from error
+
+
+def _once(key: tuple[str | None, ...], find: Callable[[], tuple[str, str]]) -> tuple[str, str]:
+    if key not in _found:
+        try:
+            _found[key] = find()
+        except UnsupportedError as error:
+            _found[key] = error
+    held = _found[key]
+    if isinstance(held, UnsupportedError):
+        raise UnsupportedError(held.reason_code, held.reason)
+    return held
 
 
 def _choose(module: ModuleType, asked: str | None, device: Device) -> tuple[str, str]:
@@ -98,16 +120,17 @@ def installed_version(provider: Provider) -> str:
     """The version of a provider that imports. Raises UnsupportedError with the import's own message.
 
     A module that is not there is missing; anything else that keeps it from loading (an undefined symbol, a shared
-    library, a package it needs), and a version that is too old (placeholders on the package index are), is broken.
+    library, a package it needs, an exit), and a version that is too old (placeholders on the package index are), is
+    broken.
     """
     try:
         imported = importlib.import_module(provider.module)
     except ModuleNotFoundError as error:
         name = error.name or ""
         own = provider.module == name or provider.module.startswith(f"{name}.")
-        raise UnsupportedError("missing_package" if own and name else "broken_package", _said(error)) from error
-    except Exception as error:  # a package may raise anything while it loads
-        raise UnsupportedError("broken_package", _said(error)) from error
+        raise UnsupportedError("missing_package" if own and name else "broken_package", worded(error)) from error
+    except (Exception, SystemExit) as error:  # a package may raise anything while it loads
+        raise UnsupportedError("broken_package", worded(error)) from error
     try:
         version = importlib.metadata.version(provider.distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -119,17 +142,18 @@ def installed_version(provider: Provider) -> str:
     return version
 
 
-def verify(module: ModuleType, provider: Provider, device: Device) -> bool:
-    """The tiny call; whether it had a backward. Raises UnsupportedError with the library's own message.
+def verify(module: ModuleType, provider: Provider, device: Device, backend: str | None = None) -> bool:
+    """The tiny call, by a backend or by what the kernel takes itself; whether it had a backward.
 
-    Running out of memory says nothing about the package and goes through.
+    Raises UnsupportedError with the library's own message. Running out of memory says nothing about the package and
+    goes through.
     """
     try:
-        return tiny_call(module, provider.name, device)
+        return tiny_call(module, provider.name, device, backend)
     except (UnsupportedError, MemoryError, torch.OutOfMemoryError):
         raise
-    except Exception as error:  # a library may raise anything
-        raise UnsupportedError("broken_package", _said(error)) from error
+    except (Exception, SystemExit) as error:  # a library may raise anything
+        raise UnsupportedError("broken_package", worded(error)) from error
 
 
 def joined(failures: Iterable[tuple[Provider, UnsupportedError]]) -> UnsupportedError:
@@ -141,7 +165,3 @@ def joined(failures: Iterable[tuple[Provider, UnsupportedError]]) -> Unsupported
         parts.append(f"{provider.name}: {error.reason}{fix}")
     codes = [error.reason_code for _, error in held if error.reason_code != "missing_package"]
     return UnsupportedError(codes[-1] if codes else "missing_package", "; ".join(parts))
-
-
-def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"

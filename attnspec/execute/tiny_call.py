@@ -20,23 +20,23 @@ BOUND = 0.03
 """Relative RMS error. In bfloat16 right kernels stay under 0.01; a wrong mask, scale or head order is over 0.1."""
 
 
-def tiny_call(module: ModuleType, provider: str, device: Device) -> bool:
+def tiny_call(module: ModuleType, provider: str, device: Device, backend: str | None = None) -> bool:
     """Forward and backward of 2 heads x 200 tokens, causal, against the reference; whether a backward was there.
 
     Raises UnsupportedError where the kernel refuses, or when a result is wrong ("broken_package"); whatever else the
     library raises goes through.
     """
     try:
-        _verify(module, provider, device, needs_backward=True)
+        _verify(module, provider, device, backend, needs_backward=True)
     except UnsupportedError as error:
         if error.reason_code != "direction":
             raise
-        _verify(module, provider, device, needs_backward=False)
+        _verify(module, provider, device, backend, needs_backward=False)
         return False
     return True
 
 
-def _verify(module: ModuleType, provider: str, device: Device, *, needs_backward: bool) -> None:
+def _verify(module: ModuleType, provider: str, device: Device, backend: str | None, *, needs_backward: bool) -> None:
     """One call with tensors that any kernel of its kind takes, in bfloat16 where it can."""
     support = module.SUPPORT
     dtype: DType = "bfloat16" if "bfloat16" in support.dtypes else support.dtypes[0]
@@ -62,8 +62,8 @@ def _verify(module: ModuleType, provider: str, device: Device, *, needs_backward
         )
         for name in ("q", "k", "v", "dout")
     )
-    found = _run(module, provider, problem, q, k, v, dout)
-    wanted = _run(plugins.load("kernels", "reference"), "torch", problem, q, k, v, dout)
+    found = _run(module, provider, backend, problem, q, k, v, dout)
+    wanted = _run(plugins.load("kernels", "reference"), "torch", None, problem, q, k, v, dout)
     for name, value in found.items():
         error = _error(value, wanted[name])
         if not error <= BOUND:
@@ -77,6 +77,7 @@ def _verify(module: ModuleType, provider: str, device: Device, *, needs_backward
 def _run(
     module: ModuleType,
     provider: str,
+    backend: str | None,
     problem: Problem,
     q: torch.Tensor,
     k: torch.Tensor,
@@ -84,7 +85,7 @@ def _run(
     dout: torch.Tensor,
 ) -> dict[str, torch.Tensor]:
     module.SUPPORT.check(problem)
-    params = module.Params()
+    params = module.Params() if backend is None else module.Params(backend=backend)
     lowered = module.lower(problem, params, provider)
     bound: BoundKernel = module.bind(lowered, problem, params, provider, problem.device)
     inputs = bound.load(q, k, v)

@@ -31,14 +31,14 @@ PROVIDERS = (
         distribution="transformer-engine",
         module="transformer_engine.pytorch",
         requires=">=2.20",
-        fix="pip install --no-build-isolation 'attnspec[transformer-engine]' (compiles C++)",
+        fix="pip install --no-build-isolation 'transformer-engine[core_cu13,pytorch]>=2.20' (compiles C++)",
     ),
     Provider(
         name="nvidia-cudnn-frontend",
         distribution="nvidia-cudnn-frontend",
         module="cudnn",
         requires=">=1.20",
-        fix="pip install 'attnspec[nvidia-cudnn-frontend]'",
+        fix="pip install 'nvidia-cudnn-frontend>=1.20'",
     ),
 )
 SUPPORT = Support(

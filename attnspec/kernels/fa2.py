@@ -40,9 +40,9 @@ PROVIDERS = (
         distribution="flash-attn",
         module="flash_attn.flash_attn_interface",
         requires=">=2.8",
-        fix="pip install --no-build-isolation 'attnspec[flash-attn]' (compiles CUDA kernels)",
+        fix="pip install --no-build-isolation 'flash-attn>=2.8' (compiles CUDA kernels)",
     ),
-    Provider(name="torch", distribution="torch", module="torch", requires=">=2.11", fix="pip install torch"),
+    Provider(name="torch", distribution="torch", module="torch", requires=">=2.11", fix="pip install 'torch>=2.11'"),
 )
 SUPPORT = Support(
     devices=("cuda",),

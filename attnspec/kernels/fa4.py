@@ -34,22 +34,14 @@ from attnspec.lower.block_mask import BlockLists, BlockMask, block_mask
 from attnspec.lower.intervals import IntervalMask, interval_mask
 from attnspec.lower.varlen import varlen_plan
 from attnspec.params import param
-from attnspec.support import Device, Forward, Problem, Provider, Support
+from attnspec.support import Device, Forward, Problem, Support
 from attnspec.support.kernel_names import FLASH_ATTENTION_4, ExpectedKernels
 from attnspec.support.varlen import VarlenCall, VarlenPlan
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-PROVIDERS = (
-    Provider(
-        name="flash-attn-4",
-        distribution="flash-attn-4",
-        module="flash_attn.cute.interface",
-        requires=">=4.0.0b30",
-        fix="pip install 'attnspec[flash-attn-4]' (nvidia-cutlass-dsl and its parts of one version)",
-    ),
-)
+PROVIDERS = (_flash_attn_cute.PROVIDER,)
 SUPPORT = Support(
     devices=("cuda",),
     dtypes=("bfloat16", "float16"),

@@ -36,7 +36,10 @@ from attnspec.support.kernel_names import FLASH_ATTENTION_4
 if TYPE_CHECKING:
     from torch import Tensor
 
-PROVIDERS = (Provider(name="torch", distribution="torch", module="torch", requires=">=2.11", fix="pip install torch"),)
+PROVIDERS = (
+    Provider(name="torch", distribution="torch", module="torch", requires=">=2.11", fix="pip install 'torch>=2.11'"),
+)
+BACKEND_PACKAGES = {"FLASH": _flash_attn_cute.PROVIDER}
 SUPPORT = Support(
     devices=("cpu", "cuda"),
     dtypes=("bfloat16", "float16", "float32"),
@@ -61,7 +64,6 @@ _CUDA_KERNELS = {
     "FLASH": FLASH_ATTENTION_4,
 }
 """Inductor names kernels made from its templates triton_tem_, those that it writes itself otherwise (triton_poi_)."""
-_FLASH_MISSING = "BACKEND='FLASH' but flash attention cannot be used: CUTE flash attention library is not available"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +131,7 @@ def _check_backend(problem: Problem, params: Params) -> None:
 
 
 def bind(lowered: Lowered, problem: Problem, params: Params, provider: str, device: Device) -> Flex:
-    """The compiled function with its BlockMask on the device; raises UnsupportedError without a compiler or package."""
+    """The compiled function with its BlockMask on the device; raises UnsupportedError without a compiler or Triton."""
     if device.type == "cpu":
         _check_cpp_compiler()
         return Flex(lowered, problem, params.lse, None, device.type)
@@ -137,10 +139,7 @@ def bind(lowered: Lowered, problem: Problem, params: Params, provider: str, devi
         raise UnsupportedError("no_compiler", "Triton needs a C compiler: no CC, gcc, clang or cc found")
     if importlib.util.find_spec("triton") is None:
         raise UnsupportedError("missing_package", "FlexAttention on CUDA needs triton; pip install triton")
-    backend = params.backend or "TRITON"
-    if backend == "FLASH":
-        _check_flash_package()
-    return Flex(lowered, problem, params.lse, backend, device.type)
+    return Flex(lowered, problem, params.lse, params.backend or "TRITON", device.type)
 
 
 def _check_cpp_compiler() -> None:
@@ -153,19 +152,6 @@ def _check_cpp_compiler() -> None:
         raise UnsupportedError(
             "no_compiler", f"torch.compile on the CPU needs a C++ compiler: {error}; install g++"
         ) from error
-
-
-def _check_flash_package() -> None:
-    try:
-        found = importlib.util.find_spec("flash_attn.cute") is not None
-    except ModuleNotFoundError:
-        found = False
-    if not found:
-        raise UnsupportedError("missing_package", f"{_FLASH_MISSING}; pip install 'attnspec[flash-attn-4]'")
-    try:
-        importlib.import_module("flash_attn.cute.interface")
-    except (ImportError, OSError) as error:
-        raise UnsupportedError("broken_package", f"flash-attn-4: {type(error).__name__}: {error}") from error
 
 
 class Flex:

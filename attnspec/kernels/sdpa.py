@@ -31,7 +31,9 @@ from attnspec.support.varlen import VarlenCall
 if TYPE_CHECKING:
     from torch import Tensor
 
-PROVIDERS = (Provider(name="torch", distribution="torch", module="torch", requires=">=2.11", fix="pip install torch"),)
+PROVIDERS = (
+    Provider(name="torch", distribution="torch", module="torch", requires=">=2.11", fix="pip install 'torch>=2.11'"),
+)
 SUPPORT = Support(
     devices=("cpu", "cuda"),
     dtypes=("bfloat16", "float16", "float32", "float64"),

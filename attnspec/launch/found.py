@@ -13,6 +13,7 @@ from typing import Any, Literal
 from attnspec.errors import EnvironmentMissingError
 from attnspec.launch.runner_profile import Runner
 from attnspec.support import Device
+from attnspec.wire import WORKER_FIX
 
 PATIENCE_S = 180.0
 
@@ -127,7 +128,7 @@ def device_type(runner: Runner, found: Found, *, world_sizes: Mapping[int, str])
         missing = "; ".join(f"{name} ({why})" for name, why in found.missing.items())
         raise EnvironmentMissingError(
             f"the interpreter of runner {runner.name} (Python {found.python}, {runner.python or 'the one in use'}) "
-            f"cannot import {missing}.\nInstall it there: pip install 'attnspec[torch]'. "
+            f"cannot import {missing}.\nInstall it there: {WORKER_FIX}. "
             "Planning, masks, sampling and reports work without."
         )
     most = max(world_sizes, default=1)

@@ -5,6 +5,8 @@ No process, file or clock is touched here; times are arguments (seconds of any s
 - Each phase of a case has its limit. A worker that passes it, or dies, has a culprit: the case whose turn it was.
 - A culprit that was measured interleaved with others is tried once more, alone, after all others; then it stands. Cases
   that are set up and verified by the same calls are set aside with it.
+- A worker that ends while packages are imported and tried has as culprits all cases of the job that need the same. They
+  are set aside together, and what ends a worker once more there stands for all of them.
 - The others go on in a fresh worker. Each death either ends a case, marks a culprit, or counts as a stray; two strays
   without an outcome between them end the job, so no loop is endless.
 - A worker that dies twice before it greets ends the job as well.
@@ -18,6 +20,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from attnspec.record.status import REASON_CODES, Status
+from attnspec.units import counted
 from attnspec.wire import EXIT_JOURNAL, EXIT_MISSING, Event, Measure
 
 MAX_STRAYS = 2
@@ -102,6 +105,7 @@ NOT_STARTED = (125, 126, 127, 255)
 
 255 is apptainer's, and srun's for what it is not asked rightly.
 """
+_PHASES = REASON_CODES[Status.TIMEOUT]
 _VERDICTS = {EXIT_MISSING: Verdict.MISSING, EXIT_JOURNAL: Verdict.JOURNAL}
 
 
@@ -119,10 +123,11 @@ Instruction = StartWorker | EndWorker | RecordOutcome | Tell | Finish
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Turn:
-    """Whose turn it is, and in which phase."""
+    """Whose turn it is, and in which phase. alike: cases that choose the same, where that is the phase."""
 
     case_id: str
     phase: str
+    alike: tuple[str, ...] = ()
 
 
 class Supervision:
@@ -139,6 +144,7 @@ class Supervision:
         self._measure = measure
         self._pending = dict.fromkeys(self._group_of)
         self._solo: dict[str, None] = {}
+        self._started: tuple[str, ...] = ()
         self._keys: dict[str, str] = {}
         self._turn: _Turn | None = None
         self._since = 0.0
@@ -187,9 +193,8 @@ class Supervision:
             case "hello":
                 self._greeted = True
                 self._false_starts = 0
-            case "phase" if case_id is not None and not self._overdue:
-                phase = event.phase if event.phase in REASON_CODES[Status.TIMEOUT] else None
-                self._turn = _Turn(case_id=case_id, phase=phase or "setup")
+            case "phase" if not self._overdue:
+                self._turn = None if case_id is None else _turn_of(case_id, event)
             case "outcome" if case_id is not None:
                 self._pending.pop(case_id, None)
                 self._solo.pop(case_id, None)
@@ -229,6 +234,8 @@ class Supervision:
         return [Tell(text=f"{reason}; starting a fresh worker"), *self._go_on(now)]
 
     def _blame(self, culprit: str, status: Status, code: str, reason: str) -> list[Instruction]:
+        if self._turn is not None and self._turn.phase == "choose":
+            return self._blame_packages(culprit, self._turn.alike, status, code, reason)
         others = [one for one in self._group_of[culprit] if one in self._pending and one not in self._solo]
         if culprit in self._solo or others == [culprit]:
             self._pending.pop(culprit)
@@ -243,6 +250,19 @@ class Supervision:
             are, do = ("is", "does") if len(mates) == 1 else ("are", "do")
             told += f", and so {are} {', '.join(mates)}, which {do} the same"
         return [Tell(text=f"case {culprit}: {reason}; {told}")]
+
+    def _blame_packages(
+        self, culprit: str, alike: Sequence[str], status: Status, code: str, reason: str
+    ) -> list[Instruction]:
+        held = list(dict.fromkeys([culprit, *(one for one in alike if one in self._pending)]))
+        if culprit in self._solo or set(self._started) <= set(held):
+            for one in held:
+                self._pending.pop(one)
+                self._solo.pop(one, None)
+            return [self._record(one, status, code, reason) for one in held]
+        self._solo.update(dict.fromkeys(held))
+        others = f" with the {counted(len(held) - 1, 'case')} that need the same" if len(held) > 1 else ""
+        return [Tell(text=f"case {culprit}: {reason}; it is tried once more{others}, after the others")]
 
     def _give_up(self, status: Status, code: str, reason: str) -> list[Instruction]:
         records: list[Instruction] = [self._record(case_id, status, code, reason) for case_id in self._pending]
@@ -262,12 +282,13 @@ class Supervision:
         self._alive = True
         self._greeted = self._said_bye = self._overdue = False
         first = tuple(case_id for case_id in self._pending if case_id not in self._solo)
-        return [StartWorker(case_ids=(*first, *self._solo), solo=tuple(self._solo))]
+        self._started = (*first, *self._solo)
+        return [StartWorker(case_ids=self._started, solo=tuple(self._solo))]
 
     def _verdict(self, end: Ended) -> tuple[Status, str, str]:
         tail = f"; its last words: {end.last_lines}" if end.last_lines else ""
         if self._overdue:
-            code = self._turn.phase if self._turn is not None else "setup"
+            code = self._turn.phase if self._turn is not None and self._turn.phase in _PHASES else "setup"
             return Status.TIMEOUT, code, f"{self._whose()} passed its limit of {self._limit():g} s and was ended{tail}"
         if end.oom_killed:
             return Status.OOM, "host_memory", f"the kernel ended the worker for want of host memory{tail}"
@@ -284,7 +305,15 @@ class Supervision:
     def _whose(self) -> str:
         if self._turn is None:
             return "between cases" if self._greeted else "starting up"
+        if self._turn.phase == "choose":
+            return f"importing and trying the packages of case {self._turn.case_id}"
         return f"in {self._turn.phase} of case {self._turn.case_id}"
+
+
+def _turn_of(case_id: str, event: Event) -> _Turn:
+    if event.phase == "choose":
+        return _Turn(case_id=case_id, phase="choose", alike=tuple(event.data.get("alike", ())))
+    return _Turn(case_id=case_id, phase=event.phase if event.phase in _PHASES else "setup")
 
 
 def signal_name(returncode: int) -> str | None:

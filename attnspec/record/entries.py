@@ -23,7 +23,9 @@ class Outcome:
     reason: str | None = column(pa.string(), "The same in words, with the library's own message.")
     device: str | None = column(pa.string(), "Device model as the driver names it.")
     provider: str | None = column(pa.string(), "The package that ran the kernel.")
-    provider_version: str | None = column(pa.string(), "Its version.")
+    provider_version: str | None = column(
+        pa.string(), "Its version, and that of a package which the backend needs beside it (flex FLASH: flash-attn-4)."
+    )
     backend: str | None = column(pa.string(), "The kernel's variant that ran.")
     mesh: str | None = column(pa.string(), "The strategy's degrees as canonical JSON.")
     kernel_names: list[str] | None = column(

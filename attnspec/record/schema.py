@@ -43,7 +43,9 @@ class Cell:
         pa.string(), "The kernel's own variant (flex: TRITON, FLASH; sdpa: cudnn, flash, ...)."
     )
     provider: str | None = column(pa.string(), "The package that ran the kernel.")
-    provider_version: str | None = column(pa.string(), "Its version.")
+    provider_version: str | None = column(
+        pa.string(), "Its version, and that of a package which the backend needs beside it (flex FLASH: flash-attn-4)."
+    )
     kernel_params: str | None = column(
         pa.string(), "The kernel's other parameters as canonical JSON (sdpa: kv_repeat); null in tables without it."
     )

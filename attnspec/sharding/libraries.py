@@ -18,12 +18,12 @@ RING_FLASH_ATTN = Provider(
     distribution="ring-flash-attn",
     module="ring_flash_attn",
     requires=">=0.1.8",
-    fix="pip install 'attnspec[ring-flash-attn]' 'transformers>=4.51,<5.4', after flash-attn",
+    fix="pip install 'ring-flash-attn>=0.1.8' 'transformers>=4.51,<5.4', after flash-attn",
 )
 YUNCHANG = Provider(
     name="yunchang",
     distribution="yunchang",
     module="yunchang",
     requires=">=0.6.4",
-    fix="pip install 'attnspec[yunchang]', after flash-attn",
+    fix="pip install 'yunchang>=0.6.4', after flash-attn",
 )

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from attnspec.errors import AttnspecError, EnvironmentMissingError, JournalError
-from attnspec.wire import EXIT_JOURNAL, EXIT_MISSING, JobRequest, loads
+from attnspec.wire import EXIT_JOURNAL, EXIT_MISSING, WORKER_FIX, JobRequest, loads
 from attnspec.worker.control import EventStream, Stop, Stopped, leave, watch_control_pipe
 from attnspec.worker.one_cudnn import restart_with_torchs_cudnn
 from attnspec.worker.place import place_among
@@ -54,8 +54,7 @@ def _run(path: Path, events: EventStream, stop: Stop) -> None:
         if (error.name or "").partition(".")[0] == "attnspec":
             raise EnvironmentMissingError(f"attnspec's own code is not complete there: {error}") from error
         raise EnvironmentMissingError(
-            f"the worker's interpreter {sys.executable} lacks what a worker needs: {error}; "
-            "pip install 'attnspec[torch]' there"
+            f"the worker's interpreter {sys.executable} lacks what a worker needs: {error}; {WORKER_FIX} there"
         ) from error
     rank, local_rank = place_among(request.world_size, os.environ)
     run_session(request, events, stop, rank=rank, local_rank=local_rank)

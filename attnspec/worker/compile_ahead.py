@@ -202,7 +202,12 @@ def _mark(*content: object) -> Path:
 def _compiles(
     request: JobRequest, case: CaseRequest, environment: Environment
 ) -> tuple[str, Mapping[str, str | None]] | None:
-    """What the kernel's COMPILES_AHEAD says, and under which conditions; None where there is nothing to do."""
+    """What the kernel's COMPILES_AHEAD says, and under which conditions; None where there is nothing to do.
+
+    Nothing of a case that ended a worker, lest it end this one before the others are measured.
+    """
+    if case.case_id in request.solo:
+        return None
     try:
         how: str | None = getattr(plugins.load("kernels", case.implementation.kernel), "COMPILES_AHEAD", None)
         if how is None:

@@ -1,8 +1,9 @@
 """What is usable in this interpreter, on its first device: `python -m attnspec.worker.doctor kernels:sdpa ...`.
 
-For each plug-in one JSON line says that its examination starts and one what came out, so that whoever reads them knows
-the culprit when this process dies. What libraries print goes to standard error. Ends with code 75 when a kernel left
-the device in an error from which no process recovers; the rest is for a new one.
+A kernel may be followed by a provider and a backend of it (`kernels:sdpa:torch:flash`). For each target one JSON line
+says that its examination starts and one what came out, so that whoever reads them knows the culprit when this process
+dies. What libraries print goes to standard error, below a line that names the target. Ends with code 75 when a kernel
+left the device in an error from which no process recovers; the rest is for a new one.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from typing import Any
 import torch
 
 from attnspec import plugins
-from attnspec.errors import UnsupportedError
-from attnspec.execute.providers import installed_version, verify
+from attnspec.errors import UnsupportedError, worded
+from attnspec.execute.providers import candidates, installed_version, verify
 from attnspec.support import Device, Provider
+from attnspec.wire import BEGINS
 from attnspec.worker.environment import set_defaults
 from attnspec.worker.one_cudnn import restart_with_torchs_cudnn
 
@@ -27,17 +29,17 @@ POISONED = 75
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Examine the plug-ins named `kind:name`; arguments with a slash are plug-in files."""
+    """Examine the plug-ins named `kind:name`, or ways to run a kernel; arguments with a slash are plug-in files."""
     lines = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     plugins.load_files(argument for argument in arguments if "/" in argument)
     asked = [argument for argument in arguments if "/" not in argument]
-    set_defaults(name for kind, _, name in (one.partition(":") for one in asked) if kind == "kernels")
+    set_defaults(name for kind, name, *_ in (one.split(":") for one in asked) if kind == "kernels")
     device = present_device()
     for argument in asked:
-        kind, _, name = argument.partition(":")
+        print(f"{BEGINS}{argument}", file=sys.stderr, flush=True)
         print(json.dumps({"starts": argument}), file=lines, flush=True)
-        print(json.dumps({"done": argument, **examine(kind, name, device)}), file=lines, flush=True)
+        print(json.dumps({"done": argument, **examine(*argument.split(":"), device=device)}), file=lines, flush=True)
         if device.type == "cuda" and not _healthy():
             return POISONED
     return 0
@@ -51,32 +53,39 @@ def present_device() -> Device:
     return Device(type="cuda", capability=(found.major, found.minor), model=found.name)
 
 
-def examine(kind: str, name: str, device: Device) -> dict[str, Any]:
-    """usable, provider, version, reason, fix of one plug-in.
+def examine(
+    kind: str, name: str, provider: str | None = None, backend: str | None = None, *, device: Device
+) -> dict[str, Any]:
+    """usable, provider, version, reason, fix of one plug-in, or of one way to run a kernel.
 
     A kernel is usable when a tiny call of one of its providers computes what the reference does. A strategy is usable
     when what it needs imports; its ranks are not started.
     """
     try:
         module = plugins.load(kind, name)
-        return _kernel(module, device) if kind == "kernels" else _strategy(module)
+        return _kernel(module, device, provider, backend) if kind == "kernels" else _strategy(module)
     except Exception as error:  # noqa: BLE001 (whatever a plug-in does wrong is what this command is to tell)
-        return _answer(reason=f"the plug-in fails: {type(error).__name__}: {error}")
+        return _answer(reason=f"the plug-in fails: {worded(error)}")
 
 
-def _kernel(module: ModuleType, device: Device) -> dict[str, Any]:
+def _kernel(module: ModuleType, device: Device, asked: str | None, backend: str | None) -> dict[str, Any]:
     failures: list[tuple[Provider, UnsupportedError]] = []
-    for provider in module.PROVIDERS:
+    package: Provider | None = getattr(module, "BACKEND_PACKAGES", {}).get(backend)
+    for provider in candidates(module, asked):
+        tried = provider
         try:
             version = installed_version(provider)
-            backward = verify(module, provider, device)
+            if package is not None:
+                tried = package
+                version += f" with {package.distribution} {installed_version(package)}"
+            backward = verify(module, provider, device, backend)
         except UnsupportedError as error:
-            failures.append((provider, error))
+            failures.append((tried, error))
         else:
             reason = None if backward else "forward only"
             return _answer(usable=True, provider=provider.name, version=version, reason=reason)
     answer = _refused(failures)
-    if device.type not in module.SUPPORT.devices:
+    if device.type not in module.SUPPORT.devices and answer["fix"]:
         answer["reason"] += f"; in any case it runs on {', '.join(module.SUPPORT.devices)}, not on {device.type}"
     return answer
 

@@ -108,7 +108,8 @@ def _versions(request: JobRequest) -> dict[str, str]:
     used = {("kernels", one.kernel) for one in asked} | {("strategies", one.strategy) for one in asked if one.strategy}
     for kind, name in used:
         with contextlib.suppress(InputError):  # an unknown one becomes its cases' own outcome
-            held = getattr(plugins.load(kind, name), "PROVIDERS", ())
+            module = plugins.load(kind, name)
+            held = (*getattr(module, "PROVIDERS", ()), *getattr(module, "BACKEND_PACKAGES", {}).values())
             distributions |= {provider.distribution for provider in held}
     found = {}
     for name in sorted(distributions):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attnspec import plugins
-from attnspec.execute.providers import choose, library, through
+from attnspec.execute.providers import beside, choose, library, through
 from attnspec.record.keys import result_key
 from attnspec.wire import CaseRequest, JobRequest
 from attnspec.worker.environment import Environment
@@ -17,7 +17,10 @@ def identify(request: JobRequest, case: CaseRequest, environment: Environment) -
 
 
 def provided(case: CaseRequest, environment: Environment) -> tuple[str, str, dict[str, str]]:
-    """(provider, its version, distributions -> versions of all that runs the case). Raises UnsupportedError."""
+    """(provider, its version, distributions -> versions of all that runs the case). Raises UnsupportedError.
+
+    The version tells that of a package which the backend needs beside the provider, too.
+    """
     implementation = case.implementation
     module, asked = plugins.load("kernels", implementation.kernel), implementation.provider
     versions: dict[str, str] = {}
@@ -26,4 +29,8 @@ def provided(case: CaseRequest, environment: Environment) -> tuple[str, str, dic
         asked, versions = through(strategy, asked), library(strategy)
     provider, version = choose(module, asked, environment.support)
     distribution = next(one.distribution for one in module.PROVIDERS if one.name == provider)
-    return provider, version, versions | {distribution: version}
+    versions |= {distribution: version}
+    if (package := beside(module, implementation.backend)) is not None:
+        versions |= dict([package])
+        version += f" with {' '.join(package)}"
+    return provider, version, versions

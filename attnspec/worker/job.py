@@ -7,6 +7,7 @@ from attnspec.execute.joint import Agreement
 from attnspec.execute.links import link_facts
 from attnspec.wire import JobRequest, WorkloadRequest
 from attnspec.worker.anchor import Anchor
+from attnspec.worker.choosing import Choosing
 from attnspec.worker.compile_ahead import compile_ahead
 from attnspec.worker.environment import Environment, conditions
 from attnspec.worker.reporter import CaseState, Reporter
@@ -33,6 +34,9 @@ def _run_cases(
     if agreement.ranks.size > 1:
         facts = agreement.together(link_facts, agreement.ranks, environment.device, clock.synchronize)
         reporter.note("bandwidth", facts)
+    reporter.spent.on("setup")
+    choosing = Choosing(request, environment, reporter, agreement)
+    choosing.ahead(case for one in request.workloads for case in one.cases if case.case_id not in request.solo)
     reporter.spent.on("compile_ahead")
     compile_ahead(request, environment, reporter)
     reporter.spent.on("start")
@@ -47,6 +51,8 @@ def _run_cases(
         solo += [case for case in cases if case.case_id in request.solo]
         run(workload, [case for case in cases if case.case_id not in request.solo])
     for case in solo:
+        reporter.spent.on("setup")
+        choosing.ahead([case.request])
         run(case.workload, [case])
     anchor.again(environment, clock)
     reporter.spent.on("end")

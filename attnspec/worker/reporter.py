@@ -106,6 +106,14 @@ class Reporter:
         data = {} if case.result_key is None else {"result_key": case.result_key}
         self._send(Event(kind="phase", case_id=case.case_id, phase=phase, data=data))
 
+    def choosing(self, case_id: str, alike: Sequence[str]) -> None:
+        """What a case needs is imported and tried; `alike` need the same."""
+        self._send(Event(kind="phase", case_id=case_id, phase="choose", data={"alike": list(alike)}))
+
+    def nobody(self) -> None:
+        """It is no case's turn."""
+        self._send(Event(kind="phase"))
+
     def round(self, case: CaseState, pack: int, number: int, samples: Sequence[Sample]) -> None:
         """Journal a round, then say so."""
         rows = [

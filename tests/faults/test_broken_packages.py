@@ -1,5 +1,10 @@
 """Packages that are missing, broken, too old, or compute the wrong thing cost their own kernel, with the real message."""
 
+import importlib
+import importlib.metadata
+import shutil
+import subprocess
+import sys
 import types
 import uuid
 
@@ -9,10 +14,14 @@ import torch
 from attnspec import plugins
 from attnspec.errors import UnsupportedError
 from attnspec.execute import providers
-from attnspec.execute.providers import choose, installed_version, library, through
+from attnspec.execute.providers import beside, choose, installed_version, library, through
 from attnspec.support import Device, Provider, Support
+from attnspec.wire import CaseRequest, Implementation
+from attnspec.worker.environment import Environment
+from attnspec.worker.identity import provided
 
 CPU = Device(type="cpu")
+ENVIRONMENT = Environment(device=torch.device("cpu"), support=CPU, driver=None, facts={})
 BROKEN = {
     "undefined symbol": (
         "raise ImportError('flash_attn_2_cuda.so: undefined symbol: _ZN3c105ErrorC2')",
@@ -29,6 +38,17 @@ BROKEN = {
         "broken_package",
         "ModuleNotFoundError: No module named 'a_package_that_is_nowhere'",
     ),
+    "cause": (
+        """
+try:
+    raise OSError('libcudart.so.12: cannot open')
+except OSError as error:
+    raise ImportError('_C.so cannot be loaded') from error
+""",
+        "broken_package",
+        "ImportError: _C.so cannot be loaded, from OSError: libcudart.so.12: cannot open",
+    ),
+    "exit": ("import sys; sys.exit('needs a licence')", "broken_package", "SystemExit: needs a licence"),
     "anything": ("raise RuntimeError('no device\\n  found')", "broken_package", "RuntimeError: no device found"),
     "too old": ("__version__ = '0.0.1'", "broken_package", "is installed, >=1.0 is needed"),
 }
@@ -100,6 +120,49 @@ def test_the_first_usable_provider_is_chosen_and_remembered(package, monkeypatch
     assert choose(module, None, CPU) == ("second", "1.2")
     monkeypatch.setattr(providers, "tiny_call", None)  # would fail if it were called again
     assert choose(module, None, CPU) == ("second", "1.2")
+
+
+def test_the_next_provider_is_tried_after_one_that_ends_the_process(package):
+    bad, good = package("import sys; sys.exit(7)"), package("__version__ = '1.2'")
+    module = kernel_of(provider_of(bad, "first"), provider_of(good, "second"))
+    assert choose(module, None, CPU) == ("second", "1.2")
+    with pytest.raises(UnsupportedError, match=r"first: SystemExit: 7 \(pip install first\)"):
+        choose(module, "first", CPU)
+
+
+def library_without_another(folder):
+    """A shared library that wants libnot_here.so.12, which is not there any more."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler to build a shared library with")
+    source, made = folder / "empty.c", folder / "xformers" / "flash_attn_3" / "_C.so"
+    source.write_text("int nothing(void) { return 0; }\n")
+    made.parent.mkdir(parents=True)
+    absent = folder / "libnot_here.so.12"
+    soname = f"-Wl,-soname,{absent.name}"
+    subprocess.run([compiler, "-shared", "-fPIC", soname, "-o", absent, source], check=True)
+    subprocess.run([compiler, "-shared", "-fPIC", "-Wl,--no-as-needed", "-o", made, source, absent], check=True)
+    absent.unlink()
+    return made
+
+
+def test_the_library_that_a_library_lacks_is_named(tmp_path, monkeypatch):
+    """torch tells the file that it was asked for; what the loader said is its error's cause."""
+    library = library_without_another(tmp_path)
+    (tmp_path / "xformers" / "__init__.py").touch()
+    (tmp_path / "xformers-0.0.34.dist-info").mkdir()
+    (tmp_path / "xformers-0.0.34.dist-info" / "METADATA").write_text("Name: xformers\nVersion: 0.0.34\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    fa3 = plugins.load("kernels", "fa3")
+    (provider,) = (one for one in fa3.PROVIDERS if one.name == "xformers")
+    module = kernel_of(provider)
+    module.bind = lambda *_: fa3._register(provider.name)
+    with pytest.raises(UnsupportedError) as caught:
+        choose(module, "xformers", CPU)
+    assert caught.value.reason_code == "broken_package"
+    assert str(library) in caught.value.reason
+    assert "libnot_here.so.12: cannot open shared object file" in caught.value.reason
+    assert provider.fix in caught.value.reason
 
 
 def test_a_named_provider_is_the_only_one_tried(package):
@@ -195,6 +258,71 @@ def test_a_strategy_that_calls_its_kernel_itself_has_no_other_provider():
     assert through(own, "nvidia-cudnn-frontend") == "nvidia-cudnn-frontend"
     with pytest.raises(UnsupportedError, match="through transformer-engine, not nvidia-cudnn-frontend"):
         through(te, "nvidia-cudnn-frontend")
+
+
+@pytest.fixture
+def flash_attention_4(tmp_path, monkeypatch):
+    """Makes a flash-attn-4 of a version whose module is the given source; without one, nothing but its outer folder."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "flash_attn"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(providers, "_found", {})
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "flash_attn").mkdir()
+    (tmp_path / "flash_attn" / "__init__.py").touch()
+
+    def make(source, version="4.0.0b36"):
+        (tmp_path / "flash_attn" / "cute").mkdir()
+        (tmp_path / "flash_attn" / "cute" / "__init__.py").touch()
+        (tmp_path / "flash_attn" / "cute" / "interface.py").write_text(source)
+        folder = tmp_path / f"flash_attn_4-{version}.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Name: flash-attn-4\nVersion: {version}\n")
+        importlib.invalidate_caches()
+
+    yield make
+    for name in [name for name in sys.modules if name.partition(".")[0] == "flash_attn"]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    ("made", "code", "reason"),
+    [
+        (None, "missing_package", "ModuleNotFoundError: No module named 'flash_attn.cute'"),
+        (("raise ImportError('undefined symbol')",), "broken_package", "ImportError: undefined symbol"),
+        (
+            ("import types; types.ModuleType('cutlass').CACHE",),  # what parts of CUTLASS of several versions give
+            "broken_package",
+            "AttributeError: module 'cutlass' has no attribute 'CACHE'",
+        ),
+        (("", "4.0.0b20"), "broken_package", "flash-attn-4 4.0.0b20 is installed, >=4.0.0b30 is needed"),
+    ],
+    ids=["missing", "symbol", "attribute", "old"],
+)
+def test_a_backend_over_a_package_is_unsupported_as_that_packages_kernel_is(flash_attention_4, made, code, reason):
+    if made is not None:
+        flash_attention_4(*made)
+    flex, (own,) = plugins.load("kernels", "flex"), plugins.load("kernels", "fa4").PROVIDERS
+    for _ in range(2):
+        with pytest.raises(UnsupportedError) as caught:
+            provided(flex_case("FLASH"), ENVIRONMENT)
+        assert (caught.value.reason_code, caught.value.reason) == (code, f"flash-attn-4: {reason} ({own.fix})")
+    with pytest.raises(UnsupportedError) as of_fa4:
+        installed_version(own)
+    assert (of_fa4.value.reason_code, of_fa4.value.reason) == (code, reason)
+    assert beside(flex, "TRITON") is beside(flex, None) is None
+
+
+def test_the_package_of_a_backend_counts_with_its_version(flash_attention_4):
+    flash_attention_4("")
+    torchs = importlib.metadata.version("torch")
+    provider, version, versions = provided(flex_case("FLASH"), ENVIRONMENT)
+    assert (provider, version) == ("torch", f"{torchs} with flash-attn-4 4.0.0b36")
+    assert versions == {"torch": torchs, "flash-attn-4": "4.0.0b36"}
+    assert provided(flex_case("TRITON"), ENVIRONMENT) == ("torch", torchs, {"torch": torchs})
+
+
+def flex_case(backend):
+    return CaseRequest(case_id="a", implementation=Implementation(kernel="flex", backend=backend), pass_="fwd")
 
 
 def test_providers_of_strategies_kernels_are_among_those_of_their_kernels():

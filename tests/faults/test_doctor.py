@@ -9,14 +9,16 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from attnspec import plugins
-from attnspec.cli import _answers, _examination, _launchers, doctor
+from attnspec.cli import _answers, _examination, _launchers, _variants, doctor
 from attnspec.cli.main import exit_code
 from attnspec.errors import InputError
 from attnspec.launch.found import Found
 from attnspec.launch.runner_profile import Runner, load_runner, search_folders
+from attnspec.wire import WORKER_FIX
 
 KERNEL = """
 PLUGIN_KIND = "kernels"
@@ -36,6 +38,8 @@ SOURCES = {
     "crashing": {"before": "os.kill(os.getpid(), signal.SIGSEGV)"},
     "absent": {"module": "nowhere_at_all"},
     "elsewhere": {"devices": ("cuda",)},
+    "exiting": {"before": "os.write(2, b'its own last words'); os._exit(7)"},
+    "leaving": {"before": "raise SystemExit(7)"},
     "raising": {"before": "raise OSError('libcuda.so.1: cannot open shared object file')"},
 }
 
@@ -66,7 +70,11 @@ def test_every_kernel_gets_its_own_answer(kernels, runner):
         assert told[name]["version"]
         assert told[name]["reason"] is None
         assert told[name]["fix"] is None
-    assert told["crashing"]["reason"].startswith("its process ended with signal SIGSEGV")
+    # What others print is not its own last word, nor does ending it hide how it ended.
+    assert told["crashing"]["reason"] == "its process ended with signal SIGSEGV"
+    assert told["exiting"]["reason"] == "its process ended with exit code 7: its own last words"
+    assert told["crashing"]["fix"] == told["exiting"]["fix"] == "install it anew: pip install p"
+    assert told["leaving"]["reason"] == "p: SystemExit: 7"
     assert told["absent"]["reason"] == "p: ModuleNotFoundError: No module named 'nowhere_at_all'"
     assert told["absent"]["fix"] == "pip install p"
     assert told["elsewhere"]["reason"].startswith("p: runs on cuda, not on cpu")
@@ -76,6 +84,146 @@ def test_every_kernel_gets_its_own_answer(kernels, runner):
     for name in SOURCES.keys() - {"fine", "chatty"}:
         assert told[name]["usable"] is False
         assert told[name]["provider"] is None
+
+
+WAYS = """
+PLUGIN_KIND = "kernels"
+import os
+from dataclasses import dataclass
+from typing import Literal
+from attnspec.errors import UnsupportedError
+from attnspec.kernels import sdpa
+from attnspec.params import param
+from attnspec.support import Provider, Support
+PROVIDERS = (
+    Provider(name="absent", distribution="absent", module="nowhere_at_all", fix="pip install absent"),
+    Provider(name="one", distribution="torch", module="torch", fix="pip install one", apart=True),
+    Provider(name="other", distribution="torch", module="torch", fix="pip install other", apart=True),
+)
+BACKEND_PACKAGES = {"packed": Provider(name="more", distribution="more", module="no_more", fix="pip install more")}
+SUPPORT = Support(devices=("cpu",), dtypes=("float32",), max_head_dim=64)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Params:
+    backend: Literal["plain", "packed", "crashing"] | None = param(default=None, doc="Its variant.")
+def lower(problem, params, provider):
+    return sdpa.lower(problem, sdpa.Params(), provider)
+def bind(lowered, problem, params, provider, device):
+    held = os.environ.setdefault("HELD_BY_THIS_PROCESS", provider)
+    if held != provider:
+        raise UnsupportedError("broken_package", f"this process holds the operators of {held} already")
+    if params.backend == "crashing":
+        os.abort()
+    return sdpa.bind(lowered, problem, sdpa.Params(), provider, device)
+"""
+
+
+@pytest.fixture
+def ways(tmp_path, monkeypatch):
+    """A kernel with three providers, two of which no process can hold together, and three backends."""
+    monkeypatch.setattr(plugins, "_extra", {kind: {} for kind in plugins.KINDS})
+    (tmp_path / "ways.py").write_text(WAYS)
+    plugins.load_file(tmp_path / "ways.py")
+    return tuple(_variants.kernel_targets("ways"))
+
+
+@pytest.mark.slow
+def test_each_provider_and_backend_gets_its_own_answer(ways, runner):
+    answers = _examination.examined(_examination.outside(sys.executable, runner), ways, 300, {})
+    assert len(answers) == 12
+    (answer,) = _variants.kernel_answers(answers).values()
+    assert (answer["usable"], answer["provider"]) == (True, "one")
+    found = {(one["provider"], one["backend"]): one for one in answer["variants"]}
+    assert list(found) == [
+        (provider, backend) for provider in ("absent", "one", "other") for backend in ("plain", "packed", "crashing")
+    ]
+    for provider in ("one", "other"):
+        assert found[provider, "plain"]["usable"]
+        assert found[provider, "plain"]["version"]
+        assert found[provider, "packed"]["reason"] == "more: ModuleNotFoundError: No module named 'no_more'"
+        assert found[provider, "packed"]["fix"] == "pip install more"
+        assert found[provider, "crashing"]["reason"].startswith("its process ended with signal SIGABRT")
+        assert found[provider, "crashing"]["fix"] == f"install it anew: pip install {provider}"
+    for backend in ("plain", "packed", "crashing"):
+        assert found["absent", backend]["reason"] == "absent: ModuleNotFoundError: No module named 'nowhere_at_all'"
+        assert found["absent", backend]["fix"] == "pip install absent"
+
+
+def test_every_way_of_the_shipped_specs_is_a_target():
+    spec = yaml.safe_load((Path(__file__).parents[2] / "specs" / "h200_kernel.yaml").read_text())
+    targets = [target.split(":")[1:] for target in _examination.targets_here() if target.startswith("kernels:")]
+    for entry in spec["sweeps"][0]["kernels"]:
+        ((name, settings),) = entry.items() if isinstance(entry, dict) else [(entry, {})]
+        provider, backend = settings.get("provider"), settings.get("backend")
+        assert any(
+            one == name and provider in (None, way[0]) and [backend] == (way[1:] or [None]) for one, *way in targets
+        ), entry
+    assert len(targets) == len({tuple(target) for target in targets})
+
+
+def answer_of(provider, *, version=None, reason=None, fix=None):
+    return {"usable": version is not None, "provider": provider, "version": version, "reason": reason, "fix": fix}
+
+
+def test_answers_of_the_ways_become_one_of_the_kernel(monkeypatch):
+    lacks, refuses = "a: ModuleNotFoundError: No module named 'a'", "torch: runs on CUDA only"
+    ways = {
+        "kernels:both:a": answer_of(None, reason=lacks, fix="pip install a"),
+        "kernels:both:torch": answer_of("torch", version="2.13"),
+        "kernels:none:a": answer_of(None, reason=lacks, fix="pip install a"),
+        "kernels:none:torch": answer_of(None, reason=refuses),
+        "kernels:lone:torch": answer_of("torch", version="2.13"),
+        "kernels:wide:torch": answer_of(None, reason=refuses),
+        "kernels:wide:torch:x": answer_of(None, reason=refuses),
+        "kernels:wide:torch:y": answer_of("torch", version="2.13", reason="forward only"),
+        "kernels:same:torch": answer_of(None, reason=refuses),
+        "kernels:same:torch:x": answer_of(None, reason=refuses),
+        "kernels:same:torch:y": answer_of(None, reason=refuses),
+    }
+    monkeypatch.setattr(doctor, "look", lambda python, env: found())
+    monkeypatch.setattr(doctor, "examined", lambda *_: ways)
+    result = CliRunner().invoke(doctor.command, ["--json"], standalone_mode=False)
+    assert result.return_value == 0, result.output
+    kernels = json.loads(result.output)["kernels"]
+    lone = {"usable": True, "provider": "torch", "version": "2.13", "reason": None}
+    first = {"usable": False, "provider": None, "version": None, "reason": f"{lacks}; fix: pip install a"}
+    assert kernels["lone"] == lone
+    assert kernels["both"] == {
+        **lone,
+        "variants": [{**first, "provider": "a", "backend": None}, {**lone, "backend": None}],
+    }
+    assert kernels["none"] == {
+        **first,
+        "reason": f"{lacks}; {refuses}; fix: pip install a",
+        "variants": [
+            {**first, "provider": "a", "backend": None},
+            {**first, "provider": "torch", "backend": None, "reason": refuses},
+        ],
+    }
+    assert kernels["wide"]["usable"]
+    assert [(one["backend"], one["usable"]) for one in kernels["wide"]["variants"]] == [("x", False), ("y", True)]
+    assert list(_answers.answer_lines({"kernels": _variants.kernel_answers(ways)})) == [
+        "",
+        "kernels: 3 of 5 usable",
+        "  yes  both      torch 2.13",
+        "     no   a      ModuleNotFoundError: No module named 'a'",
+        "                 fix: pip install a",
+        "     yes  torch  2.13",
+        "  no   none",
+        "     no   a      ModuleNotFoundError: No module named 'a'",
+        "                 fix: pip install a",
+        "     no   torch  runs on CUDA only",
+        "  yes  lone      torch 2.13",
+        "  yes  wide      torch 2.13, forward only",
+        "     no   x      runs on CUDA only",
+        "     yes  y      2.13, forward only",
+        "  no   same      torch: runs on CUDA only",
+    ]
+
+
+def test_an_image_is_asked_for_what_it_holds():
+    place = _examination.Where(argv=(), env={}, kernels=("fa2",), strategies=(), providers=("torch",))
+    asked = ("kernels:fa2", "kernels:fa2:torch", "kernels:fa2:flash-attn", "kernels:fa3:torch", "strategies:usp")
+    assert [place.holds(one) for one in asked] == [True, True, False, False, False]
 
 
 def fake_python(tmp_path, script):
@@ -103,6 +251,7 @@ def test_a_kernel_that_hangs_is_ended_with_what_it_started(tmp_path, runner):
     )
     answers = _examination.examined(_examination.outside(python, runner), ("kernels:first", "kernels:second"), 1, {})
     assert answers["kernels:first"]["reason"] == "no answer in 1 s"
+    assert answers["kernels:first"]["fix"] == "--timeout 2 gives it more time"
     assert answers["kernels:second"] == {"usable": True}
     time.sleep(1.5)
     assert not left.exists()
@@ -153,7 +302,7 @@ def test_without_torch_nothing_is_usable_and_the_exit_code_says_so(monkeypatch):
     result = CliRunner().invoke(doctor.command, [], standalone_mode=False)
     assert result.return_value == 3
     assert "torch: ImportError: libtorch_cuda.so: undefined symbol: ncclCommShrink" in result.output
-    assert "fix: pip install 'attnspec[torch]'" in result.output
+    assert f"fix: {WORKER_FIX}" in result.output
 
 
 def test_a_launcher_whose_program_is_not_here_is_not_usable(toys, monkeypatch):

@@ -35,6 +35,10 @@ def turn(case_id: str, phase: str) -> Said:
     return Said(event=Event(kind="phase", case_id=case_id, phase=phase))
 
 
+def nobody() -> Said:
+    return Said(event=Event(kind="phase"))
+
+
 def outcome(case_id: str, status: str = "ok", **data) -> Said:
     return Said(event=Event(kind="outcome", case_id=case_id, status=status, data=data))
 
@@ -112,6 +116,67 @@ def test_several_that_do_the_same_are_told_in_the_plural() -> None:
     told, _ = feed(held, hello(), turn("a", "setup"), Ended(returncode=1))
     assert isinstance(told, Tell)
     assert told.text.endswith(", and so are b, c, which do the same")
+
+
+def choosing(case_id: str, *alike: str) -> Said:
+    return Said(event=Event(kind="phase", case_id=case_id, phase="choose", data={"alike": [case_id, *alike]}))
+
+
+def test_a_package_that_ends_the_worker_costs_two_for_all_cases_that_need_it() -> None:
+    held = machine(["a", "x"], ["b", "y"], ["c"])
+    held.begin(0)
+    told, again = feed(held, hello(), choosing("x"), nobody(), choosing("a", "b", "c"), Ended(returncode=-6))
+    assert told == Tell(
+        text="case a: the worker was ended by SIGABRT while importing and trying the packages of case a; it is tried "
+        "once more with the 2 cases that need the same, after the others"
+    )
+    assert again == StartWorker(case_ids=("x", "y", "a", "b", "c"), solo=("a", "b", "c"))
+    feed(held, hello(), choosing("x"), nobody(), outcome("x"), outcome("y"))
+    *recorded, last = feed(held, choosing("a", "b", "c"), Ended(returncode=-6))
+    assert [(one.case_id, one.status, one.reason_code) for one in records(recorded)] == [
+        (name, Status.CRASHED, "signal") for name in "abc"
+    ]
+    assert {one.reason for one in records(recorded)} == {
+        "the worker was ended by SIGABRT while importing and trying the packages of case a"
+    }
+    assert last == DONE
+
+
+def test_a_package_that_all_cases_need_is_not_tried_twice() -> None:
+    held = machine(["a", "b"], ["c"])
+    held.begin(0)
+    *recorded, last = feed(held, hello(), choosing("a", "b", "c"), Ended(returncode=7))
+    assert [(one.case_id, one.reason_code) for one in records(recorded)] == [(name, "exit") for name in "abc"]
+    assert last == DONE
+
+
+def test_a_package_that_loads_the_second_time_costs_no_case() -> None:
+    held = machine(["a", "x"])
+    held.begin(0)
+    feed(held, hello(), choosing("a"), Ended(returncode=-6))
+    inputs = [choosing("x"), nobody(), outcome("x"), choosing("a"), nobody(), turn("a", "measure"), outcome("a"), bye()]
+    assert feed(held, hello(), *inputs, Ended(returncode=0)) == [DONE]
+
+
+def test_an_import_that_hangs_is_ended_at_the_limit_of_a_set_up() -> None:
+    held = machine(["a", "b"])
+    held.begin(0)
+    feed(held, hello(), choosing("a", "b"))
+    assert held.handle(Tick(), 100) == [
+        Tell(text="importing and trying the packages of case a passed its limit of 100 s"),
+        EndWorker(),
+    ]
+    *recorded, _ = held.handle(Ended(returncode=-15), 101)
+    assert [(one.case_id, one.status, one.reason_code) for one in records(recorded)] == [
+        (name, Status.TIMEOUT, "setup") for name in "ab"
+    ]
+
+
+def test_a_worker_that_dies_in_no_cases_turn_is_a_stray() -> None:
+    held = machine(["a"], ["b"])
+    held.begin(0)
+    told, _ = feed(held, hello(), choosing("a"), nobody(), Ended(returncode=-9))
+    assert told == Tell(text="the worker was ended by SIGKILL while between cases; starting a fresh worker")
 
 
 def test_a_culprit_that_crashes_alone_is_recorded() -> None:

@@ -318,7 +318,8 @@ def test_the_turn_is_known_at_every_step(tmp_path):
             turn = event.case_id
         if event.kind == "round":
             assert event.case_id == turn
-    assert ran.kinds("a")[:4] == ["setup", "verify", "setup", "verify"]
+    assert ran.kinds("a")[:5] == ["choose", "setup", "verify", "setup", "verify"]
+    assert "choose" not in ran.kinds("b")
     assert ran.kinds("a")[-1] == "outcome"
 
 

@@ -135,7 +135,7 @@ def test_a_worker_without_torch_says_what_it_lacks(tmp_path):
     assert done.returncode == EXIT_MISSING
     assert done.stdout == ""
     assert "lacks what a worker needs" in done.stderr
-    assert "pip install 'attnspec[torch]'" in done.stderr
+    assert "pip install 'torch>=2.11'" in done.stderr
 
 
 def test_a_damaged_request_is_refused(tmp_path):

@@ -7,7 +7,7 @@ from mask_examples import NAMES, example
 
 from attnspec import plugins
 from attnspec.errors import UnsupportedError
-from attnspec.execute.providers import choose
+from attnspec.execute.providers import beside, choose
 from attnspec.shape import Shape
 from attnspec.slices import AttnSlices
 from attnspec.support import Device, Problem
@@ -53,6 +53,7 @@ def test_a_kernel_computes_a_mask(name, values, case):
     needs_backward = module.SUPPORT.backward.get("cuda", False)
     try:
         provider, _ = choose(module, None, Device(type="cuda", capability=device.capability))
+        beside(module, values.get("backend"))
         bound = bind(module, values, slices, needs_backward, device, provider)
     except UnsupportedError as error:
         pytest.skip(f"{error.reason_code}: {error.reason}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from attnspec import plugins
-from attnspec.errors import nearest
+from attnspec.errors import nearest, worded
 from attnspec.shape import DTYPES
 
 KERNELS = plugins.names("kernels")
@@ -33,3 +33,21 @@ def test_other_names_and_misspelt_ones(name, allowed, meant):
 
 def test_no_hint_where_nothing_is_near():
     assert nearest("magi", KERNELS) == nearest("", KERNELS) == ""
+
+
+def chained(words, *, cause=None, context=None, hidden=False):
+    """An exception as `raise ... from cause`, or inside the handler of another one, leaves it."""
+    error = ImportError(words)
+    error.__cause__, error.__context__, error.__suppress_context__ = cause, context, hidden
+    return error
+
+
+def test_what_an_error_came_from_is_told_where_it_says_more():
+    lacks = OSError("no   such\nlibrary")
+    assert worded(lacks) == "OSError: no such library"
+    assert worded(chained("a", context=lacks)) == "ImportError: a, after OSError: no such library"
+    assert worded(chained("a", context=lacks, hidden=True)) == "ImportError: a"
+    assert worded(chained("a", cause=KeyError("b"), context=lacks)) == "ImportError: a, from KeyError: 'b'"
+    assert worded(chained("a: no such library", cause=lacks)) == "ImportError: a: no such library"
+    assert worded(chained("a", cause=ValueError())) == "ImportError: a"
+    assert worded(chained("a", cause=chained("a", cause=lacks))) == "ImportError: a, from OSError: no such library"

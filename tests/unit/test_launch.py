@@ -106,7 +106,7 @@ def test_an_interpreter_without_torch_is_refused_with_the_fix() -> None:
         EnvironmentMissingError, match=r"cannot import torch \(ModuleNotFoundError: No module"
     ) as caught:
         device_type(runner("local"), bare, world_sizes={1: "cp_size 1"})
-    assert "pip install 'attnspec[torch]'" in str(caught.value)
+    assert "pip install 'torch>=2.11'" in str(caught.value)
 
 
 def test_looking_through_an_interpreter(tmp_path: Path) -> None:

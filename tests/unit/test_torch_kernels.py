@@ -201,22 +201,6 @@ def test_flex_says_that_there_is_no_compiler(monkeypatch):
     assert "No working C++ compiler found" in reason
 
 
-def test_flex_says_whether_flash_attention_is_missing_or_broken(monkeypatch, tmp_path, not_imported):
-    not_imported("flash_attn")
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "flash_attn").mkdir()
-    (tmp_path / "flash_attn" / "__init__.py").touch()
-    code, reason = refusal(flex._check_flash_package)
-    assert code == "missing_package"
-    assert "pip install 'attnspec[flash-attn-4]'" in reason
-    (tmp_path / "flash_attn" / "cute").mkdir()
-    (tmp_path / "flash_attn" / "cute" / "__init__.py").touch()
-    (tmp_path / "flash_attn" / "cute" / "interface.py").write_text("raise ImportError('cutlass: undefined symbol')")
-    importlib.invalidate_caches()
-    code, reason = refusal(flex._check_flash_package)
-    assert (code, reason) == ("broken_package", "flash-attn-4: ImportError: cutlass: undefined symbol")
-
-
 def test_flex_masks_are_arithmetic_bands_on_cuda_and_intervals_on_the_cpu():
     for name in NAMES:
         slices = example(name, [100, 56, 100])
