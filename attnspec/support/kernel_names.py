@@ -1,8 +1,8 @@
 """What libraries call their device kernels, in each direction: the witness that the intended one ran.
 
 Each pattern names the kernel that computes, not those that prepare, reduce or convert around it. Seen on H200, where
-cases of the measured tables have them in `kernel_names`; MagiAttention's fork of FlashAttention 4 did not run there, its
-names are those of its source.
+cases of the measured tables have them in `kernel_names`; MagiAttention's fork of FlashAttention 4 did not run there,
+its names are those of its source.
 """
 
 from __future__ import annotations

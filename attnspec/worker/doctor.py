@@ -59,7 +59,7 @@ def examine(
     """usable, provider, version, reason, fix of one plug-in, or of one way to run a kernel.
 
     A kernel is usable when a tiny call of one of its providers computes what the reference does. A strategy is usable
-    when what it needs imports; its ranks are not started.
+    when what it needs imports, the package of the kernel that its library calls included; its ranks are not started.
     """
     try:
         module = plugins.load(kind, name)
@@ -93,6 +93,11 @@ def _kernel(module: ModuleType, device: Device, asked: str | None, backend: str 
 def _strategy(module: ModuleType) -> dict[str, Any]:
     if not torch.distributed.is_available():
         return _answer(reason="this torch is built without torch.distributed")
+    for own in _own_kernels(module):
+        try:
+            installed_version(own)
+        except UnsupportedError as error:
+            return _refused([(own, error)])
     failures: list[tuple[Provider, UnsupportedError]] = []
     for provider in getattr(module, "PROVIDERS", ()):
         try:
@@ -102,6 +107,14 @@ def _strategy(module: ModuleType) -> dict[str, Any]:
     if failures:
         return _refused(failures)
     return _answer(usable=True, provider="torch", version=str(torch.__version__))
+
+
+def _own_kernels(module: ModuleType) -> list[Provider]:
+    """The package whose kernel a strategy's library calls, where that is another one."""
+    name = getattr(module, "KERNEL_PROVIDER", None)
+    if name is None or any(one.name == name for one in module.PROVIDERS):
+        return []
+    return candidates(plugins.load("kernels", module.KERNELS[0]), name)
 
 
 def _refused(failures: Sequence[tuple[Provider, UnsupportedError]]) -> dict[str, Any]:

@@ -15,9 +15,10 @@ from click.testing import CliRunner
 from attnspec import plugins
 from attnspec.cli import _answers, _examination, _launchers, _variants, doctor
 from attnspec.cli.main import exit_code
-from attnspec.errors import InputError
+from attnspec.errors import InputError, UnsupportedError
 from attnspec.launch.found import Found
 from attnspec.launch.runner_profile import Runner, load_runner, search_folders
+from attnspec.support import Device
 from attnspec.wire import WORKER_FIX
 
 KERNEL = """
@@ -218,6 +219,20 @@ def test_answers_of_the_ways_become_one_of_the_kernel(monkeypatch):
         "     yes  y      2.13, forward only",
         "  no   same      torch: runs on CUDA only",
     ]
+
+
+def test_a_strategy_needs_the_package_whose_kernel_its_library_calls(monkeypatch):
+    from attnspec.worker import doctor as examiner
+
+    def installed(provider):
+        if provider.name == "flash-attn":
+            raise UnsupportedError("missing_package", "it is not here")
+        return "0.6.4"
+
+    monkeypatch.setattr(examiner, "installed_version", installed)
+    answer = examiner.examine("strategies", "yunchang_usp", device=Device(type="cpu"))
+    assert not answer["usable"] and answer["reason"] == "flash-attn: it is not here" and "flash-attn" in answer["fix"]
+    assert examiner.examine("strategies", "te_p2p", device=Device(type="cpu"))["version"] == "0.6.4"
 
 
 def test_an_image_is_asked_for_what_it_holds():
