@@ -109,11 +109,11 @@ def _strategy(module: ModuleType) -> dict[str, Any]:
     return _answer(usable=True, provider="torch", version=str(torch.__version__))
 
 
-def _own_kernels(module: ModuleType) -> list[Provider]:
+def _own_kernels(module: ModuleType) -> tuple[Provider, ...]:
     """The package whose kernel a strategy's library calls, where that is another one."""
     name = getattr(module, "KERNEL_PROVIDER", None)
     if name is None or any(one.name == name for one in module.PROVIDERS):
-        return []
+        return ()
     return candidates(plugins.load("kernels", module.KERNELS[0]), name)
 
 
