@@ -17,6 +17,8 @@ def measured_code(provenance: Mapping[str, Any]) -> dict[str, str | None]:
     >>> held = {"code_sha256": "b", "git_commit": "2", "workers": {"code": {"job-rank0-1": {"code_sha256": "a"}}}}
     >>> measured_code(held), measured_code({**held, "runs": [{"code_sha256": "a", "git_commit": "1"}]})
     ({'a': None}, {'a': '1'})
+    >>> measured_code({**held, "workers": {"environment": {"old-rank0": {"code_sha256": "c"}}, **held["workers"]}})
+    {'c': None, 'a': None}
     """
     runs = list(_mappings(provenance.get("runs")))
     last = list(_texts([provenance], "code_sha256"))
@@ -41,11 +43,13 @@ def measured_versions(provenance: Mapping[str, Any]) -> list[str]:
 
 
 def _told(provenance: Mapping[str, Any], name: str) -> list[str]:
-    """What workers told: of each attempt that measured, else (earlier versions) in each worker's newest environment."""
+    """What workers told: of each attempt that measured, else (earlier versions) in a worker's newest environment."""
     workers = provenance.get("workers")
-    kinds = [workers.get(kind) for kind in ("code", "environment")] if isinstance(workers, Mapping) else []
-    found = [list(_texts(_mappings(kind.values()), name)) for kind in kinds if isinstance(kind, Mapping)]
-    return next(filter(None, found), [])
+    kinds = [workers.get(kind) for kind in ("environment", "code")] if isinstance(workers, Mapping) else [{}, {}]
+    environment, code = (kind if isinstance(kind, Mapping) else {} for kind in kinds)
+    attempted = {str(attempt).rpartition("-")[0] for attempt in code}
+    alone = [one for worker, one in environment.items() if worker not in attempted]
+    return list(_texts(_mappings([*alone, *code.values()]), name))
 
 
 def _mappings(values: Any) -> Iterator[Mapping[str, Any]]:
