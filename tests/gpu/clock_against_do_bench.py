@@ -1,4 +1,4 @@
-"""Our clock beside triton.testing.do_bench, on the same calls in turns; writes a table.
+"""Our clock beside triton.testing.do_bench, on the same calls in turns; writes a table, or goes on with one.
 
 python tests/gpu/clock_against_do_bench.py OUT.parquet
 """
@@ -6,9 +6,10 @@ python tests/gpu/clock_against_do_bench.py OUT.parquet
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from attnspec.execute.cuda_clock import CLOCK_CYCLES, CudaClock, CudaTimer
 from attnspec.execute.prepared import Step
 from attnspec.execute.rounds import settling
+from attnspec.launch.provenance import code_sha256
 from attnspec.stats import median, percentile
 
 SEQLENS = tuple(2**power for power in range(10, 16))
@@ -161,28 +163,31 @@ def compare(run: Callable[[], Any], clock: CudaClock, unheld: CudaClock, turns: 
     }
 
 
-def rows_of(device: torch.device, seqlens: Sequence[int] = SEQLENS) -> Iterator[dict[str, Any]]:
-    """A row for each backend, mask and length."""
+def rows_of(device: torch.device, held: Sequence[Mapping[str, Any]] = ()) -> Iterator[dict[str, Any]]:
+    """A row for each backend, mask and length that no row held has."""
     clock, unheld = CudaClock(device), NoHold(device)
+    taken = {(row["backend"], row["mask"], row["seqlen"]) for row in held}
     for backend in (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION):
-        for causal in (False, True):
-            for seqlen in seqlens:
-                yield {
-                    "device": torch.cuda.get_device_name(device),
-                    "torch": torch.__version__,
-                    "backend": backend.name,
-                    "mask": "causal" if causal else "full",
-                    "seqlen": seqlen,
-                    **compare(attention(seqlen, causal=causal, backend=backend), clock, unheld),
-                }
+        for mask in ("full", "causal"):
+            for seqlen in SEQLENS:
+                if (backend.name, mask, seqlen) not in taken:
+                    yield {
+                        "device": torch.cuda.get_device_name(device),
+                        "torch": torch.__version__,
+                        "code_sha256": code_sha256(),
+                        "backend": backend.name,
+                        "mask": mask,
+                        "seqlen": seqlen,
+                        **compare(attention(seqlen, causal=mask == "causal", backend=backend), clock, unheld),
+                    }
 
 
 def main(path: str) -> None:
     """Measure and write; the table holds what was measured so far at any time."""
-    rows = []
-    for row in rows_of(torch.device("cuda", 0)):
+    rows = pq.read_table(path).to_pylist() if Path(path).exists() else []
+    for row in rows_of(torch.device("cuda", 0), rows):
         rows.append(row)
-        pq.write_table(pa.Table.from_pylist(rows), path)
+        pq.write_table(pa.Table.from_pylist([dict.fromkeys(row) | one for one in rows]), path)
         print(
             " ".join(f"{value:.4f}" if isinstance(value, float) else str(value) for value in row.values()), flush=True
         )
