@@ -91,6 +91,7 @@ def gather(
             "cuda": found.cuda,
             "driver": found.driver,
             "packages": dict(found.packages),
+            "variables": dict(found.variables),
             "devices": [{"model": one.model, "capability": one.capability} for one in found.devices],
         },
     }

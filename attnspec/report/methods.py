@@ -16,7 +16,7 @@ import attnspec
 from attnspec.drawing.look import PASS_TITLES, mask_title
 from attnspec.errors import InputError
 from attnspec.launch.measured_code import measured_code, measured_versions
-from attnspec.report.environment import environment, section
+from attnspec.report.environment import environment, section, variables
 from attnspec.report.run import OpenedRun
 from attnspec.units import format_count
 
@@ -142,6 +142,8 @@ def _platform(run: OpenedRun, rows: Sequence[Row]) -> Iterator[str]:
     if packages:
         python = worker.get("python")
         yield f"Software: {listed([*([f'Python {listed(_as_list(python))}'] if python else []), *packages])}."
+    if told := [f"{name}={' or '.join(map(str, _as_list(value)))}" for name, value in variables(run).items()]:
+        yield f"Environment variables: {listed(told)}."
     if held["image"]:
         yield f"Container image {listed(_as_list(held['image']))}."
     yield from _code(run)

@@ -129,14 +129,14 @@ class WorkloadRun:
         case.provider, case.provider_version, case.result_key = identify(self.request, case.request, self.environment)
 
     def _agree_on_key(self, case: CaseState) -> None:
-        """Raise unless all ranks found the same packages, devices and drivers."""
+        """Raise unless all ranks found the same packages, devices, drivers and environment variables."""
         keys = self.agreement.exchange((case.provider, case.provider_version, case.result_key))
         differing = next((rank for rank, key in enumerate(keys) if key != keys[0]), None)
         if differing is not None:
             theirs, ours = (" ".join(map(str, keys[rank][:2])) for rank in (differing, 0))
             raise AttnspecError(
                 f"ranks differ: {case.request.implementation.kernel} is {theirs} on rank {differing} and {ours} on "
-                "rank 0, or the device or its driver is another"
+                "rank 0, or the device, its driver or an environment variable is another"
             )
 
     def _measure(self, units: list[Unit], benches: Benches) -> None:
