@@ -1,7 +1,7 @@
 """What a rank really sends in an iteration: every operator that torch.distributed is asked for, by us or by a library.
 
 Each call of torch.distributed, from Python, C++ or an autograd thread, is an operator `c10d::...` of the dispatcher,
-which a TorchDispatchMode sees with its tensors, splits and process group (torch's notes on extending it document modes).
+which a TorchDispatchMode (torch's notes on extending it document that) sees with its tensors, splits and process group.
 The profiler tells less: over gloo a reduce-scatter shows as an all-reduce, and an all-to-all without its splits. What a
 library sends past torch.distributed (symmetric memory, NVSHMEM, its own kernels) nobody sees here.
 """
