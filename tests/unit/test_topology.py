@@ -47,7 +47,8 @@ class Library:
 
     def nvmlDeviceGetNvLinkRemotePciInfo_v2(self, handle, link, info):
         end = self.links[_number(handle)][link]
-        return NOT_SUPPORTED if end == "other" else self.nvmlDeviceGetPciInfo_v3(_handle(end), info)
+        at = {"switch": 100}.get(end, end)
+        return NOT_SUPPORTED if end == "other" else self.nvmlDeviceGetPciInfo_v3(_handle(at), info)
 
     def nvmlDeviceGetP2PStatus(self, one, other, index, status):
         assert index == 2
