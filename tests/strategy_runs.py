@@ -6,8 +6,6 @@ import numpy as np
 import torch
 
 from attnspec import plugins
-from attnspec.exchange.groups import Ranks
-from attnspec.exchange.transport import CountingTransport
 from attnspec.execute.joint import Agreement
 from attnspec.execute.prepared import prepare_kernel
 from attnspec.execute.strategy import plan_strategy, prepare_strategy
@@ -132,13 +130,13 @@ def sent_and_planned(ranks, cases):
     for asked, shape, slices, docs in cases:
         problem = Problem(shape=shape, slices=slices, needs_backward=True, device=CPU)
         plan = plan_strategy(asked, problem, np.asarray(docs), ranks)
-        transport = CountingTransport(ranks.transport)
-        counted = Agreement(Ranks(ranks.rank, ranks.size, transport), str)
-        prepared = prepare_strategy(asked, problem, "torch", plan, counted)
+        prepared = prepare_strategy(asked, problem, "torch", plan, Agreement(ranks, str))
         prepared.load(tensors_of(shape, slices, prepared.q_rows, prepared.k_rows))
-        forward = prepared.bound.forward(prepared.inputs)
-        in_forward = transport.num_bytes
-        prepared.bound.backward(prepared.inputs, forward, prepared.dout)
-        for pass_, num_bytes in (("fwd", in_forward), ("bwd", transport.num_bytes - in_forward)):
-            found.append((num_bytes, sent_bytes(plan.messages(ranks.rank, pass_))))
+        with prepared.bound.counted() as in_forward:
+            forward = prepared.bound.forward(prepared.inputs)
+        with prepared.bound.counted() as in_backward:
+            prepared.bound.backward(prepared.inputs, forward, prepared.dout)
+        for pass_, sent in (("fwd", in_forward), ("bwd", in_backward)):
+            assert not sent.unknown
+            found.append((sent.num_bytes, sent_bytes(plan.messages(ranks.rank, pass_))))
     return found

@@ -5,7 +5,7 @@ v1.1.1 of SandAI-org/MagiAttention, and its exps/dist_attn for the settings of i
 ranks together, holds the plan for one mask; chunks of the sequence are dealt out by a min-heap over their areas; K and
 V of remote chunks come in `overlap_degree` stages while earlier ones are computed; outputs are merged by log-sum-exp.
 Its environment variables choose between all-to-all-v and native kernels for group collectives and name the kernel;
-they are read when the library is imported and when a key is made.
+they are read when the library is imported and when a key is made (`attnspec.sharding.libraries.magi_variables`).
 
 Tensors are packed tokens (T, N, D) of batch 1; lse is (T, N), natural.
 """
@@ -25,6 +25,7 @@ from attnspec.exchange.library_attention import LibraryAttention
 from attnspec.exchange.tokens import Slots
 from attnspec.shape import Shape
 from attnspec.sharding.dispatched import Dispatched, DispatchParams
+from attnspec.sharding.libraries import MAGI_FA4
 from attnspec.slices import AttnSlices, merge
 from attnspec.support import Device
 from attnspec.support.kernel_names import FLASH_ATTENTION_3, MAGI_FLASH_ATTENTION_4
@@ -34,34 +35,8 @@ MIN_CHUNK_SIZE, MAX_NUM_CHUNKS = 512, 64
 _TYPES = ("full", "causal", "inv_causal", "bi_causal")
 
 
-def check_environment(kernel: str, *, native: bool) -> None:
-    """Raise UnsupportedError unless the process was started with what this strategy and kernel need."""
-    if _fa4() != (kernel == "ffa_fa4"):
-        wanted = "1" if kernel == "ffa_fa4" else "0"
-        raise UnsupportedError("backend", f'{kernel} needs env: {{MAGI_ATTENTION_FA4_BACKEND: "{wanted}"}}')
-    if (os.environ.get("MAGI_ATTENTION_NATIVE_GRPCOLL", "0") == "1") != native:
-        wanted = "1" if native else "0"
-        raise UnsupportedError(
-            "backend", f'this strategy needs env: {{MAGI_ATTENTION_NATIVE_GRPCOLL: "{wanted}"}} (or its counterpart)'
-        )
-
-
-def _fa4() -> bool:
-    return os.environ.get("MAGI_ATTENTION_FA4_BACKEND", "0") == "1"
-
-
-def dispatch_plan(
-    params: DispatchParams,
-    kernel: str,
-    slices: AttnSlices,
-    shape: Shape,
-    ranks: Ranks,
-    device: Device,
-    *,
-    native: bool,
-) -> Dispatched:
+def dispatch_plan(params: DispatchParams, slices: AttnSlices, shape: Shape, ranks: Ranks, device: Device) -> Dispatched:
     """The library's own plan, made by all ranks together. Raises UnsupportedError for what it does not take."""
-    check_environment(kernel, native=native)
     if shape.batch != 1:
         raise UnsupportedError("backend", f"MagiAttention takes packed tokens, batch 1, not {shape.batch}")
     if slices.seqlen_q != slices.seqlen_k:
@@ -137,5 +112,5 @@ def bind_magi(plan: Dispatched, rank: int, device: Device, *, needs_backward: bo
         packed=True,
         needs_backward=needs_backward,
         frees_graph=False,
-        expected_kernels=MAGI_FLASH_ATTENTION_4 if _fa4() else FLASH_ATTENTION_3,
+        expected_kernels=MAGI_FLASH_ATTENTION_4 if os.environ.get(MAGI_FA4, "0") == "1" else FLASH_ATTENTION_3,
     )

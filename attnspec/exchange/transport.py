@@ -128,34 +128,6 @@ class SilentTransport:
         total.copy_(parts[self.rank])
 
 
-class CountingTransport:
-    """Another transport, with the bytes that this rank hands to it; collectives count as their ring algorithms send.
-
-    num_bytes: what was sent so far. A gather sends the own part to all others by way of the next, so P - 1 parts; a
-    reduce-scatter as much.
-    """
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
-        self.rank, self.size = transport.rank, transport.size
-        self.num_bytes = 0
-
-    def post(self, channel: Channel, sends: Sequence[Parcel], receives: Sequence[Parcel]) -> Pending:
-        """As the other does."""
-        self.num_bytes += sum(one.tensor.nbytes for one in sends)
-        return self._transport.post(channel, sends, receives)
-
-    def gather(self, part: Tensor, whole: Tensor) -> None:
-        """As the other does."""
-        self.num_bytes += (self.size - 1) * part.nbytes
-        self._transport.gather(part, whole)
-
-    def reduce_scatter(self, parts: Tensor, total: Tensor) -> None:
-        """As the other does."""
-        self.num_bytes += (self.size - 1) * total.nbytes
-        self._transport.reduce_scatter(parts, total)
-
-
 # torch 2.13 renamed both and warns about the old names, which 2.11 and 2.12 have alone.
 _all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce_scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor

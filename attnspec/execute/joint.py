@@ -17,10 +17,11 @@ from attnspec.errors import AttnspecError
 from attnspec.exchange.bound import Grads, RankKernel
 from attnspec.exchange.groups import Ranks
 from attnspec.exchange.guard import Guard
-from attnspec.exchange.transport import CountingTransport, SilentTransport, Transport
+from attnspec.exchange.transport import SilentTransport, Transport
 from attnspec.execute.clock import Sample, Timer
 from attnspec.execute.findings import Finding
 from attnspec.execute.rounds import InvalidTimeError, NoSamplesError
+from attnspec.execute.sent import Sent, WatchedTransport
 from attnspec.support import Forward
 
 P = ParamSpec("P")
@@ -104,8 +105,8 @@ class Agreement:
 class JointStrategy:
     """A BoundKernel that fails on all ranks when it fails on one. Final.
 
-    Outside timing that shows after each call. While `timing`, calls of a rank that has failed exchange messages and
-    compute nothing; `settle` tells.
+    Outside timing that shows after each call. While `timing`, or counting, calls of a rank that has failed exchange
+    messages and compute nothing; `settle` tells.
     """
 
     explicit_backward = False
@@ -154,22 +155,31 @@ class JointStrategy:
 
     @property
     def can_be_silent(self) -> bool:
-        """Whether `silent` and `counted` work: not where a library exchanges tensors itself."""
+        """Whether `silent` works: not where a library exchanges tensors itself."""
         return self._bound.transport is not None
 
     @contextmanager
     def silent(self) -> Iterator[None]:
         """Exchange nothing inside: for timing the computation alone."""
-        transport = self._exchanged()
+        transport = self._bound.transport
+        assert transport is not None, "a library exchanges tensors itself"
         with self._through(SilentTransport(transport.rank, transport.size)):
             yield
 
     @contextmanager
-    def counted(self) -> Iterator[CountingTransport]:
-        """Count what is sent inside."""
-        counting = CountingTransport(self._exchanged())
-        with self._through(counting):
-            yield counting
+    def counted(self) -> Iterator[Sent]:
+        """Count what is sent inside. A failure inside shows at its end, and the ranks' own control is not counted.
+
+        Where a library exchanges tensors itself all operators of the calls are looked at.
+        """
+        sent, transport = Sent(), self._bound.transport
+        self.timing = True
+        try:
+            with sent if transport is None else self._through(WatchedTransport(transport, sent)):
+                yield sent
+        finally:
+            self.timing = False
+        self.settle()
 
     def settle(self) -> None:
         """Raise on all ranks what went wrong on any while timing."""
@@ -177,11 +187,6 @@ class JointStrategy:
         if error is not None:
             self._agreement.fail(error)
         self._agreement.exchange(None)
-
-    def _exchanged(self) -> Transport:
-        transport = self._bound.transport
-        assert transport is not None, "a library exchanges tensors itself"
-        return transport
 
     @contextmanager
     def _through(self, other: Transport) -> Iterator[None]:

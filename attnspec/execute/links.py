@@ -12,6 +12,8 @@ import torch
 
 from attnspec.exchange.groups import Ranks
 from attnspec.exchange.transport import Parcel
+from attnspec.execute.nvml import Nvml
+from attnspec.execute.topology import device_topology
 from attnspec.sharding.routes import Channel
 from attnspec.stats import median
 
@@ -61,7 +63,7 @@ def _slowest_s(ranks: Ranks, call: Callable[[], None], synchronize: Callable[[],
 
 
 def _topology(ranks: Ranks, device: torch.device) -> dict[str, Any]:
-    """Ranks per machine, and which devices reach each other's memory."""
+    """Ranks per machine; of its CUDA devices which reach each other's memory, and how they are connected."""
     found: dict[str, Any] = {"ranks_per_machine": int(os.environ.get("LOCAL_WORLD_SIZE", ranks.size))}
     if device.type == "cuda":
         count = torch.cuda.device_count()
@@ -69,4 +71,5 @@ def _topology(ranks: Ranks, device: torch.device) -> dict[str, Any]:
             [one == other or torch.cuda.can_device_access_peer(one, other) for other in range(count)]
             for one in range(count)
         ]
+        found["devices"] = device_topology([Nvml.of(torch.device("cuda", index)) for index in range(count)])
     return found

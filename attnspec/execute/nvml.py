@@ -1,4 +1,4 @@
-"""NVIDIA's management library through ctypes: driver version, throttle reasons, SM clock. Absent is no error."""
+"""NVIDIA's management library through ctypes: driver, throttle reasons, SM clock, connections. Absent is no error."""
 
 from __future__ import annotations
 
@@ -17,6 +17,40 @@ THROTTLE_REASONS = {
     0x80: "hardware power brake",
 }
 """Bits of nvmlClocksEventReasons that slow the clock below what was asked (idle and user settings are none)."""
+
+
+_NOT_SUPPORTED = 3
+_MOST_LINKS = 18
+_P2P_NVLINK = 2
+_SWITCH = 2
+ANCESTORS = {0: "same board", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
+"""nvmlGpuTopologyLevel, by the names that nvidia-smi topo has for them."""
+P2P_STATUSES = {
+    0: "ok",
+    1: "not supported by the chipset",
+    2: "not supported by the GPU",
+    3: "not supported by the topology",
+    4: "disabled",
+    5: "not supported",
+}
+"""nvmlGpuP2PStatus."""
+
+
+class _PciInfo(ctypes.Structure):
+    _fields_ = (
+        ("busIdLegacy", ctypes.c_char * 16),
+        ("domain", ctypes.c_uint),
+        ("bus", ctypes.c_uint),
+        ("device", ctypes.c_uint),
+        ("pciDeviceId", ctypes.c_uint),
+        ("pciSubSystemId", ctypes.c_uint),
+        ("busId", ctypes.c_char * 32),
+    )
+
+    @property
+    def place(self) -> str:
+        """As Linux names it, such as 0000:1b:00.0."""
+        return f"{self.domain:04x}:{self.bus:02x}:{self.device:02x}.0"
 
 
 class Nvml:
@@ -73,3 +107,54 @@ class Nvml:
         value = ctypes.c_uint()
         found = self._library.nvmlDeviceGetEnforcedPowerLimit(self._handle, ctypes.byref(value))
         return value.value / 1000 if found == _SUCCESS else None
+
+    def pci_place(self) -> str | None:
+        """Where it is on the PCI bus, as Linux names that."""
+        found = _PciInfo()
+        return found.place if self._ask("nvmlDeviceGetPciInfo_v3", ctypes.byref(found)) == _SUCCESS else None
+
+    def pcie(self) -> dict[str, int]:
+        """Generation and lanes that device and slot allow, as far as the library tells."""
+        found = {}
+        for name, call in (("generation", "Generation"), ("lanes", "Width")):
+            value = ctypes.c_uint()
+            if self._ask(f"nvmlDeviceGetMaxPcieLink{call}", ctypes.byref(value)) == _SUCCESS:
+                found[name] = value.value
+        return found
+
+    def nvlinks(self) -> tuple[str, ...] | None:
+        """The other end of each active NVLink: `switch`, a GPU's PCI place, or `other`. None where nothing is told."""
+        ends: list[str] = []
+        told = False
+        for link in range(_MOST_LINKS):
+            active, kind, remote = ctypes.c_uint(), ctypes.c_uint(), _PciInfo()
+            answer = self._ask("nvmlDeviceGetNvLinkState", link, ctypes.byref(active))
+            told = told or answer in (_SUCCESS, _NOT_SUPPORTED)
+            if answer != _SUCCESS or not active.value:
+                continue
+            switched = (
+                self._ask("nvmlDeviceGetNvLinkRemoteDeviceType", link, ctypes.byref(kind)) == _SUCCESS
+                and kind.value == _SWITCH
+            )
+            known = self._ask("nvmlDeviceGetNvLinkRemotePciInfo_v2", link, ctypes.byref(remote)) == _SUCCESS
+            ends.append("switch" if switched else remote.place if known else "other")
+        return tuple(ends) if told else None
+
+    def p2p_over_nvlink(self, other: Nvml) -> str | None:
+        """Whether they reach each other's memory over NVLink, one of P2P_STATUSES."""
+        status = ctypes.c_uint()
+        if self._ask("nvmlDeviceGetP2PStatus", other._handle, _P2P_NVLINK, ctypes.byref(status)) != _SUCCESS:
+            return None
+        return P2P_STATUSES.get(status.value)
+
+    def common_ancestor(self, other: Nvml) -> str | None:
+        """The innermost thing on PCIe that both hang on, one of ANCESTORS."""
+        level = ctypes.c_uint()
+        if self._ask("nvmlDeviceGetTopologyCommonAncestor", other._handle, ctypes.byref(level)) != _SUCCESS:
+            return None
+        return ANCESTORS.get(level.value)
+
+    def _ask(self, name: str, *arguments: Any) -> int | None:
+        """The answer's code; None where this version of the library has no such function."""
+        call = getattr(self._library, name, None)
+        return None if call is None else int(call(self._handle, *arguments))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -12,6 +13,7 @@ from typing import Any, Literal
 
 from attnspec.errors import EnvironmentMissingError
 from attnspec.launch.runner_profile import Runner
+from attnspec.record.variables import measured_variables
 from attnspec.support import Device
 from attnspec.wire import WORKER_FIX
 
@@ -49,7 +51,8 @@ print(json.dumps(found))
 class Found:
     """A runner's interpreter and its CUDA devices.
 
-    missing: package -> why it does not import. packages: every package installed there, by normalised name.
+    missing: package -> why it does not import. packages: every package installed there, by normalised name. variables:
+    `measured_variables` of what it is started with on this machine; none in a container, which has its own.
     """
 
     python: str
@@ -59,6 +62,7 @@ class Found:
     devices: tuple[Device, ...]
     packages: Mapping[str, str] = field(default_factory=dict)
     driver: str | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def device(self) -> Device:
@@ -80,7 +84,8 @@ UNSEEN = Found(python="", versions={}, missing={}, cuda=None, devices=())
 
 def look(python: str, env: Mapping[str, str]) -> Found:
     """Ask an interpreter. env: of the runner, added to the host's own. Raises EnvironmentMissingError when it fails."""
-    return ask([python], env, f"the runner's python {python}")
+    found = ask([python], env, f"the runner's python {python}")
+    return dataclasses.replace(found, variables=measured_variables({**os.environ, **env}))
 
 
 def ask(interpreter: Sequence[str], env: Mapping[str, str], who: str) -> Found:

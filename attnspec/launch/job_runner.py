@@ -206,9 +206,12 @@ def changed_conditions(before: Mapping[str, Any], now: Mapping[str, Any]) -> lis
     >>> old = {"driver": "1", "device": "H200", "versions": {"torch": "2.11", "xformers": "0.1"}}
     >>> changed_conditions(old, {"driver": "2", "device": "H200", "versions": {"torch": "2.12"}, "load": 3})
     ['driver: 1 -> 2', 'versions.torch: 2.11 -> 2.12']
+    >>> changed_conditions(old, {**old, "variables": {"NCCL_ALGO": "Tree"}})
+    ['variables.NCCL_ALGO: None -> Tree']
     """
     names = ("device", "driver", "image_id")
     lines = differences({name: before.get(name) for name in names}, {name: now.get(name) for name in names})
+    lines += differences(before.get("variables", {}), now.get("variables", {}), "variables.")
     old, new = before.get("versions", {}), now.get("versions", {})
     both = old.keys() & new.keys()
     return lines + differences({name: old[name] for name in both}, {name: new[name] for name in both}, "versions.")

@@ -91,6 +91,7 @@ def gather(
             "cuda": found.cuda,
             "driver": found.driver,
             "packages": dict(found.packages),
+            "variables": dict(found.variables),
             "devices": [{"model": one.model, "capability": one.capability} for one in found.devices],
         },
     }
@@ -111,17 +112,35 @@ def facts_of_workers(journal: Journal) -> dict[str, Any]:
     """The newest note of every kind and writer: environments, bandwidths, anchors, as the workers found them.
 
     Of what adds up over attempts, every attempt's own, as writer-attempt; so too, as `code`, which state of attnspec's
-    code each attempt had that took samples.
+    code each attempt had that took samples. Of `communication` the newest of every case and pack: case_id -> what
+    `_communication` makes of them.
     """
     newest: dict[str, dict[str, Any]] = {}
+    sent: dict[str, dict[int, Mapping[str, Any]]] = {}
     measured = set(journal.timings["attempt"].unique().to_pylist())
     for note in sorted(journal.notes, key=lambda one: one.created_ns):
         attempt, data = f"{note.writer}-{note.attempt}", note.data
-        if note.kind != "message":
+        if note.kind == "communication":
+            sent.setdefault(data["case_id"], {})[data["pack"]] = data
+        elif note.kind != "message":
             newest.setdefault(note.kind, {})[attempt if note.kind in ADDING_UP else note.writer] = data
         if note.kind == "environment" and note.attempt in measured and "code_sha256" in data:
             newest.setdefault("code", {})[attempt] = {name: data.get(name) for name in _OF_CODE}
+    if sent:
+        newest["communication"] = {case_id: _communication(packs) for case_id, packs in sorted(sent.items())}
     return newest
+
+
+def _communication(packs: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+    """Bytes planned and counted by pack, and of the last the calls by operator and what was not counted.
+
+    >>> _communication({0: {"case_id": "c", "pack": 0, "planned_bytes": 8, "counted_bytes": 8, "calls": {"send": 1}}})
+    {'packs': [0], 'planned_bytes': [8], 'counted_bytes': [8], 'calls': {'send': 1}}
+    """
+    numbers = sorted(packs)
+    told: dict[str, Any] = {"packs": numbers}
+    told |= {name: [packs[number][name] for number in numbers] for name in ("planned_bytes", "counted_bytes")}
+    return told | {name: packs[numbers[-1]][name] for name in ("calls", "not_counted") if name in packs[numbers[-1]]}
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -> list[str]:

@@ -24,7 +24,7 @@ class Conditions:
 
     code: SHA-256 of attnspec's own, several where attempts had several. images: name -> image ID, digest. packages:
     those that the run's cases use, by normalised name. host: machine, processor, cores. devices: CUDA devices,
-    each with model and capability.
+    each with model and capability. variables: of the environment; None where an earlier version did not record them.
     """
 
     code: tuple[str, ...]
@@ -34,6 +34,7 @@ class Conditions:
     driver: str | None = None
     devices: tuple[Mapping[str, Any], ...] = ()
     host: Mapping[str, Any] = field(default_factory=dict)
+    variables: Mapping[str, str] | None = None
 
     def among(self, names: Iterable[str]) -> Mapping[str, str]:
         """The versions of some packages."""
@@ -60,6 +61,8 @@ def drift(before: Conditions, now: Conditions, *, seen: bool = True) -> list[str
     lines += differences({"python": before.python}, {"python": now.python})
     lines += differences(before.packages, now.among(before.packages), "package ")
     lines += differences({"devices": _counted(before.devices)}, {"devices": _counted(now.devices)})
+    if before.variables is not None:
+        lines += differences(before.variables, now.variables or {}, "variable ")
     return lines + differences(before.host, now.host, "host ")
 
 
@@ -86,20 +89,25 @@ def recorded_conditions(provenance: Mapping[str, Any]) -> Conditions:
             driver=found["driver"],
             devices=tuple(found["devices"]),
             host={name: host[name] for name in _HOST},
+            variables=found.get("variables"),
         )
     except KeyError as error:
         raise InputError(f"the run's provenance.json has no {error}; an older attnspec wrote it") from None
 
 
 def workers_drift(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What the workers of two runs found differently: driver, device, versions. From their provenance. Pure.
+    """What the workers of two runs found differently: driver, device, versions, variables. From their provenance. Pure.
+
+    Variables count where both runs tell them.
 
     >>> old = {"workers": {"environment": {"a": {"driver": "570", "device": "H100", "versions": {"torch": "2.11"}}}}}
     >>> new = {"workers": {"environment": {"b": {"driver": "580", "device": "H100", "versions": {"torch": "2.11"}}}}}
     >>> workers_drift(old, new)
     ['driver: 570 -> 580']
     """
-    return differences(_told_by_workers(before), _told_by_workers(now))
+    old, new = (_variables_of_workers(one) for one in (before, now))
+    lines = differences(_told_by_workers(before), _told_by_workers(now))
+    return lines if old is None or new is None else lines + differences(old, new)
 
 
 def _told_by_workers(provenance: Mapping[str, Any]) -> dict[str, Any]:
@@ -109,6 +117,16 @@ def _told_by_workers(provenance: Mapping[str, Any]) -> dict[str, Any]:
     }
     versions = {name: version for one in facts for name, version in one["versions"].items()}
     return {**told, **{f"package {name}": version for name, version in versions.items()}}
+
+
+def _variables_of_workers(provenance: Mapping[str, Any]) -> dict[str, str] | None:
+    """`variable NAME` -> its values; None where a worker of an earlier version told none."""
+    facts = [one.get("variables") for one in provenance.get("workers", {}).get("environment", {}).values()]
+    told = [one for one in facts if one is not None]
+    if not told or len(told) < len(facts):
+        return None
+    names = dict.fromkeys(name for one in told for name in one)
+    return {f"variable {name}": ", ".join(sorted({one.get(name, "none") for one in told})) for name in names}
 
 
 def present_conditions(provenance: Mapping[str, Any]) -> Conditions:
@@ -122,6 +140,7 @@ def present_conditions(provenance: Mapping[str, Any]) -> Conditions:
         driver=found["driver"],
         devices=tuple(found["devices"]),
         host={name: host[name] for name in _HOST},
+        variables=found["variables"],
     )
 
 

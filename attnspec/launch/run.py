@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
@@ -16,7 +17,7 @@ from attnspec.launch.container_place import end_orphans
 from attnspec.launch.happenings import JobBegan, Said, Watcher
 from attnspec.launch.job_runner import JobRunner, Launch
 from attnspec.launch.place import Place, submits
-from attnspec.launch.provenance import code_sha256, facts_of_workers, gather
+from attnspec.launch.provenance import code_sha256, differences, facts_of_workers, gather
 from attnspec.launch.run_folder import RunFolder
 from attnspec.launch.run_lock import RunLock
 from attnspec.launch.slurm_run import SlurmRun, standing_ok
@@ -29,6 +30,7 @@ from attnspec.plan.document import json_chunks
 from attnspec.plan.requests import runnable
 from attnspec.record.journal import read_journal
 from attnspec.record.status import FAILED, Status
+from attnspec.record.variables import measured_variables
 
 ENVIRONMENT_REASONS = frozenset({"missing_package", "broken_package", "no_compiler", "device"})
 
@@ -129,7 +131,8 @@ def run_plan(plan: Plan, folder: RunFolder, place: Place, order: Order, watch: W
                 images=place.images,
             )
             try:
-                host_failed = _run_jobs(launch, order.only, watch, signals)
+                changed = _changed_variables(provenance["runs"])
+                host_failed = _run_jobs(launch, order.only, watch, signals, changed)
             finally:
                 state = folder.journal_state()
                 cells, timings = collect_tables(plan, folder, watch=watch)
@@ -159,13 +162,22 @@ def _prepare(plan: Plan, folder: RunFolder, chosen: Sequence[Case], watch: Watch
     prepare_artifacts(plan, folder.path, masks=masks, on_node=made)
 
 
-def _run_jobs(launch: Launch, only: Collection[str] | None, watch: Watcher, signals: StopSignals) -> bool:
-    """Whether the host had to record a failure."""
+def _run_jobs(
+    launch: Launch, only: Collection[str] | None, watch: Watcher, signals: StopSignals, changed: Sequence[str]
+) -> bool:
+    """Whether the host had to record a failure.
+
+    changed: which environment variables differ from those of the last run. Workers see that by themselves; on Slurm
+    none would be started for cases that are ok.
+    """
     asked = [(job, cases) for job in launch.plan.jobs if (cases := runnable(launch.plan, job, only))]
     if submits(launch.runner):
         held, _ = collect_tables(launch.plan, launch.folder)
         images = {case.case_id: launch.image_id(job) for job, cases in asked for case in cases}
-        ok = standing_ok(held.select(["case_id", "status", "image_digest"]).to_pylist(), images)
+        for line in changed:
+            watch(Said(text=f"conditions differ from the last run: {line}"))
+        rows = held.select(["case_id", "status", "image_digest"]).to_pylist()
+        ok = frozenset[str]() if changed else standing_ok(rows, images)
         return SlurmRun(launch, asked, watch, signals, ok=ok).run()
     end_orphans(launch.runner.launcher, launch.folder.path)
     failed = False
@@ -201,10 +213,18 @@ def _provenance(plan: Plan, folder: RunFolder, place: Place, order: Order, start
 
 
 def _this_run(place: Place, order: Order, content: Mapping[str, Any], started_ns: int) -> dict[str, Any]:
-    """What stays told of a run when later ones resume it: its code, and whether its images were pinned then."""
+    """What stays told of a run when later ones resume it: its code, whether its images were pinned, its variables."""
     images = {name: {"identity": image.identity, "pinned": image.pinned} for name, image in place.images.items()}
     code = {name: content[name] for name in ("git_commit", "code_sha256")}
-    return {"command": list(order.argv), **code, "started_ns": started_ns, "images": images}
+    variables = measured_variables({**os.environ, **place.runner.env})
+    return {"command": list(order.argv), **code, "started_ns": started_ns, "images": images, "variables": variables}
+
+
+def _changed_variables(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the last of a folder's runs has otherwise than the one before; nothing where that did not tell."""
+    if len(runs) < 2 or "variables" not in runs[-2]:
+        return []
+    return differences(runs[-2]["variables"], runs[-1]["variables"], "variables.")
 
 
 def _finish_provenance(folder: RunFolder, provenance: dict[str, Any], signals: StopSignals) -> None:

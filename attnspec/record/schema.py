@@ -33,7 +33,8 @@ class Cell:
     )
     result_key: str | None = column(
         pa.string(),
-        "case_id with image ID (else provider versions), driver and device model; null where no worker looked.",
+        "case_id with image ID (else provider versions), driver, device model and environment variables; null where no "
+        "worker looked.",
     )
     level: str = column(pa.string(), "kernel or distributed.", required=True)
     device: str | None = column(pa.string(), "Device model as the driver names it.")

@@ -9,7 +9,7 @@ from attnspec.launch.measured_code import measured_code, measured_versions
 from attnspec.report.run import OpenedRun
 
 _OF_HOST = ("name", "processor", "platform", "num_cpus", "python")
-_OF_WORKER = ("device", "driver", "image_id", "kernel", "python", "versions", "cuda", "env")
+_OF_WORKER = ("device", "driver", "image_id", "kernel", "python", "versions", "cuda", "env", "variables")
 
 
 def environment(run: OpenedRun) -> dict[str, Any]:
@@ -23,7 +23,7 @@ def environment(run: OpenedRun) -> dict[str, Any]:
         "attnspec": _code(held),
         "runner": _some(section(held, "runner"), ("name", "image", "launcher")),
         "host": _some(section(held, "host"), _OF_HOST),
-        "worker": together(_some(one, _OF_WORKER) for one in workers),
+        "worker": together(_worker(one) for one in workers),
         "device": _values(run, "device"),
         "image": _values(run, "image_digest"),
         "provider": _providers(run),
@@ -68,6 +68,20 @@ def _code(held: Mapping[str, Any]) -> dict[str, Any]:
     told = {"attnspec": measured_versions(held), "git_commit": commits, "code_sha256": states}
     distinct = {name: _one_or_all(values) for name, values in told.items()}
     return _some({**distinct, "plugins": held.get("plugins")}, (*told, "plugins"))
+
+
+def _worker(held: Mapping[str, Any]) -> dict[str, Any]:
+    """Its facts, each variable once: `variables` are those that it saw, `env` the others that spec and runner named."""
+    told, seen = _some(held, _OF_WORKER), section(held, "variables")
+    if seen and isinstance(told.get("env"), Mapping):
+        told["env"] = {name: value for name, value in told["env"].items() if name not in seen}
+    return told
+
+
+def variables(run: OpenedRun) -> dict[str, Any]:
+    """Environment variables of the run's workers, by name, a list where workers differ; {} where nothing is known."""
+    held = section(environment(run), "worker")
+    return dict(sorted({**section(held, "env"), **section(held, "variables")}.items()))
 
 
 def _some(held: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:

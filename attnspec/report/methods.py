@@ -16,8 +16,10 @@ import attnspec
 from attnspec.drawing.look import PASS_TITLES, mask_title
 from attnspec.errors import InputError
 from attnspec.launch.measured_code import measured_code, measured_versions
-from attnspec.report.environment import environment, section
+from attnspec.report.environment import environment, section, variables
 from attnspec.report.run import OpenedRun
+from attnspec.report.skew import skew_by_case
+from attnspec.stats import median
 from attnspec.units import format_count
 
 Row = Mapping[str, Any]
@@ -78,6 +80,13 @@ def _timing(run: OpenedRun, rows: Sequence[Row]) -> Iterator[str]:
         yield "Each iteration is timed on the CPU by a monotonic clock."
     if any(row["cp_size"] > 1 for row in rows):
         yield "The time of an iteration is that of the slowest rank, collectives inside attention included."
+        measured = {row["case_id"] for row in rows}
+        shares = [skew.share for case_id, skew in skew_by_case(run.timings).items() if case_id in measured]
+        if shares:
+            yield (
+                "Its ranks, which begin together, ended apart by "
+                f"{100 * median(shares):.2g} percent of it in the median case and {100 * max(shares):.2g} at most."
+            )
     samples = [row["num_samples"] for row in rows if row["num_samples"] is not None]
     rounds = run.timings.filter(pc.is_in(run.timings["case_id"], run.cells["case_id"]))
     counts = rounds.group_by(["case_id", "pack"]).aggregate([("round", "count_distinct")])["round_count_distinct"]
@@ -142,6 +151,8 @@ def _platform(run: OpenedRun, rows: Sequence[Row]) -> Iterator[str]:
     if packages:
         python = worker.get("python")
         yield f"Software: {listed([*([f'Python {listed(_as_list(python))}'] if python else []), *packages])}."
+    if told := [f"{name}={' or '.join(map(str, _as_list(value)))}" for name, value in variables(run).items()]:
+        yield f"Environment variables: {listed(told)}."
     if held["image"]:
         yield f"Container image {listed(_as_list(held['image']))}."
     yield from _code(run)

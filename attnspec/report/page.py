@@ -18,6 +18,7 @@ from attnspec.report.published import published
 from attnspec.report.run import open_run
 from attnspec.report.run_facts import RunFacts, run_facts
 from attnspec.report.samples import Series, series_by_case, thinned
+from attnspec.report.skew import Skew, skew_by_case
 from attnspec.report.verdicts import verdicts
 
 _HERE = Path(__file__).parent
@@ -42,12 +43,14 @@ def write_report(run_dirs: Sequence[Path], out_dir: Path, *, with_published: boo
     figures = out_dir / "figures"
     figures.mkdir(parents=True, exist_ok=True)
     samples: dict[tuple[str, str], Series] = {}
+    skews: dict[tuple[str, str], Skew] = {}
     for name, run in runs:
         samples |= {(name, case_id): series for case_id, series in series_by_case(run.timings).items()}
+        skews |= {(name, case_id): skew for case_id, skew in skew_by_case(run.timings).items()}
     facts = [run_facts(name, run.place, out_dir, run.provenance, packs[name][1]) for name, run in runs]
     page = out_dir / "index.html"
     with replacing(page) as file:
-        for part in page_text(cases, drawings, samples, facts):
+        for part in page_text(cases, drawings, samples, skews, facts):
             file.write(part.encode())
     for drawing in drawings:
         save(drawing, figures)
@@ -70,6 +73,7 @@ def page_text(
     cases: Cases,
     drawings: Sequence[Drawing],
     samples: Mapping[tuple[str, str], Series],
+    skews: Mapping[tuple[str, str], Skew],
     facts: Sequence[RunFacts],
 ) -> Iterator[str]:
     """The page in parts: what stands without scripts first, so that a browser shows it before it has read the rest."""
@@ -90,6 +94,8 @@ def page_text(
     yield _asset("charts.html")
     if cases.published:
         yield sections.beside_published(beside)
+    of_ranks = [(row, skews.get((row["run"], row["case_id"]))) for row in rows if row["status"] == "ok"]
+    yield sections.skews([(row, skew) for row, skew in of_ranks if skew is not None])
     yield _asset("cases.html")
     yield sections.provenance(facts, rows)
     yield sections.pictures(drawings)

@@ -19,6 +19,7 @@ _CONDITIONS = (
     ("attnspec", "code_sha256"),
     ("attnspec", "plugins"),
     ("worker", "env"),
+    ("worker", "variables"),
     ("worker", "versions"),
     ("worker", "cuda", "runtime"),
     ("worker", "cuda", "cudnn"),

@@ -75,11 +75,19 @@ def _facts(content: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if versions:
         yield "versions", ", ".join(f"{package} {version}" for package, version in versions.items())
     yield from _given("CUDA", found.get("cuda"))
-    for environment in list(_mapping(_mapping(content.get("workers")).get("environment")).values())[:1]:
-        cuda = _mapping(_mapping(environment).get("cuda"))
+    workers = [*map(_mapping, _mapping(_mapping(content.get("workers")).get("environment")).values())]
+    for worker in workers[:1]:
+        cuda = _mapping(worker.get("cuda"))
         known = [f"{name} {cuda[name]}" for name in ("driver", "cudnn", "nccl", "power_limit_w") if cuda.get(name)]
         if known:
             yield "worker", ", ".join(known)
+    told = [f"{name}={value}" for worker in workers for name, value in _variables(worker).items()]
+    yield from _given("environment variables", ", ".join(sorted(set(told))))
+
+
+def _variables(worker: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What spec and runner named, and what it saw."""
+    return {**_mapping(worker.get("env")), **_mapping(worker.get("variables"))}
 
 
 def _code(states: Mapping[str, str | None]) -> Iterator[tuple[str, str]]:

@@ -16,6 +16,7 @@ from attnspec.drawing.throughput import shape_text
 from attnspec.launch.known_devices import known_device
 from attnspec.report.beside_published import Pair, disagreements, place_text, ratio_text, shared_differences, summary
 from attnspec.report.run_facts import RunFacts
+from attnspec.report.skew import Skew
 from attnspec.report.standings import Standing, standings
 from attnspec.report.verdicts import Verdict, absences, shaky
 
@@ -23,6 +24,7 @@ _LEVEL_TITLES = {"kernel": "Kernels", "distributed": "Context parallelism"}
 _REASON_CHARS = 400
 _ABSENCES_SHOWN, _SHAKY_SHOWN, _WINNERS_SHOWN = 12, 8, 8
 _PAIR_COLUMNS = ("implementation", "mask, pass, size", "figure", "measured", "published", "ratio", "in words")
+_SKEW_COLUMNS = ("implementation", "mask, pass, size", "time, ms", "skew, ms", "share of the time")
 _STATUS_WORDS = {
     "unsupported": "unsupported",
     "oom": "out of memory",
@@ -189,6 +191,26 @@ def _pair(pair: Pair) -> str:
         f"<tr{' class=notable' if pair.notable else ''}><td>{text(row['label'])}<td>{text(place_text(row))}"
         f"<td class=n>{point['figure']}<td class=n>{amounts[0]}<td class=n>{amounts[1] or 'X'}<td class=n>{ratio}"
         f"<td>{text(pair.text)}</tr>"
+    )
+
+
+def skews(found: Sequence[tuple[Row, Skew]]) -> str:
+    """How far apart the ranks of an iteration end, the widest share first; nothing where no case has several ranks."""
+    if not found:
+        return ""
+    lines = "".join(
+        f"<tr><td>{text(row['label'])}<td>{text(place_text(row))}<td class=n>{row['time_ms_median']:.4g}"
+        f"<td class=n>{skew.skew_ms:.3g}<td class=n>{100 * skew.share:.2g}%</tr>"
+        for row, skew in sorted(found, key=lambda one: -one[1].share)
+    )
+    head = "".join(f"<th scope=col>{name}</th>" for name in _SKEW_COLUMNS)
+    return (
+        '<section id="skew" aria-labelledby="skew-title"><h2 id="skew-title">Rank skew</h2><p>How far apart the ranks '
+        "of an iteration end, which begin together: the slowest rank's time less the quickest's, the median over "
+        "iterations, the mean over packs. A rank's time holds what it waits for others.</p>"
+        f"<details><summary>{'1 case' if len(found) == 1 else f'{len(found):,} cases'} of several ranks</summary>"
+        '<div class="scroll" tabindex="0" role="region" aria-label="Rank skew"><table class="published"><thead><tr>'
+        f"{head}</tr></thead><tbody>{lines}</tbody></table></div></details></section>"
     )
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from attnspec.shape import Shape
 from attnspec.sharding.dispatched import Dispatched
 from attnspec.sharding.dispatched import DispatchParams as Params
-from attnspec.sharding.libraries import MAGI_ATTENTION
+from attnspec.sharding.libraries import MAGI_ATTENTION, magi_variables
 from attnspec.slices import AttnSlices
 from attnspec.support import Device
 
@@ -26,11 +27,16 @@ def check(params: Params, shape: Shape, cp_size: int) -> None:
     """Any heads on any number of ranks."""
 
 
+def variables(kernel: str) -> Mapping[str, str]:
+    """What the process has to be started with."""
+    return magi_variables(kernel, native=False)
+
+
 def dispatch(params: Params, kernel: str, slices: AttnSlices, shape: Shape, ranks: Ranks, device: Device) -> Dispatched:
     """The library's own plan, made by all ranks together at run time."""
     from attnspec.exchange.magi import dispatch_plan
 
-    return dispatch_plan(params, kernel, slices, shape, ranks, device, native=False)
+    return dispatch_plan(params, slices, shape, ranks, device)
 
 
 def bind(

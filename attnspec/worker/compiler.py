@@ -16,6 +16,7 @@ import torch
 from attnspec import plugins
 from attnspec.execute.prepared import prepare_kernel
 from attnspec.execute.providers import choose
+from attnspec.record.variables import measured_variables
 from attnspec.support import Problem
 from attnspec.wire import CaseRequest, JobRequest, WorkloadRequest, loads
 from attnspec.worker.control import leave
@@ -27,10 +28,11 @@ def main() -> int:
     """Answer until standard input ends."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
+    variables = measured_variables(os.environ)
     request = loads(JobRequest, sys.stdin.readline())
     plugins.load_files(request.plugins)
     set_defaults(case.implementation.kernel for one in request.workloads for case in one.cases)
-    environment = look_around(request, 0)
+    environment = look_around(request, 0, variables)
     known = {case.case_id: (workload, case) for workload in request.workloads for case in workload.cases}
     for line in sys.stdin:
         failed, case_id = {}, json.loads(line)

@@ -7,7 +7,7 @@ import importlib.metadata
 import os
 import platform
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,16 +24,24 @@ from attnspec.wire import WIRE_VERSION, JobRequest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """torch's device, the same for Support, its driver, and everything else as JSON for the record."""
+    """torch's device, the same for Support, its driver, and everything else as JSON for the record.
+
+    variables: those that change what is measured, as the process was started with them.
+    """
 
     device: torch.device
     support: Device
     driver: str | None
+    variables: Mapping[str, str]
     facts: dict[str, Any]
 
 
-def look_around(request: JobRequest, local_rank: int) -> Environment:
-    """Find out. Raises EnvironmentMissingError when the device that the job needs is not there."""
+def look_around(request: JobRequest, local_rank: int, variables: Mapping[str, str]) -> Environment:
+    """Find out. Raises EnvironmentMissingError when the device that the job needs is not there.
+
+    variables: `measured_variables` from before anything in this process set any, since what kernels set
+    (`set_defaults`) depends on which cases an attempt is asked for.
+    """
     device = _device(request, local_rank)
     nvml = Nvml.of(device) if device.type == "cuda" else None
     driver = _driver(nvml) if device.type == "cuda" else None
@@ -48,6 +56,7 @@ def look_around(request: JobRequest, local_rank: int) -> Environment:
         "versions": _versions(request),
         "cpu": _cpu(),
         "env": dict(sorted(request.env.items())),
+        "variables": dict(variables),
     }
     if device.type == "cuda":
         found = torch.cuda.get_device_properties(device)
@@ -69,7 +78,7 @@ def look_around(request: JobRequest, local_rank: int) -> Environment:
     else:
         support = Device(type="cpu", model=facts["cpu"]["model"])
     facts["device"], facts["driver"] = support.model, driver
-    return Environment(device=device, support=support, driver=driver, facts=facts)
+    return Environment(device=device, support=support, driver=driver, variables=variables, facts=facts)
 
 
 def conditions(environment: Environment) -> dict[str, Any]:

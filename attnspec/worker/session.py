@@ -14,6 +14,7 @@ from attnspec.execute.cuda_clock import CudaClock
 from attnspec.execute.joint import Agreement
 from attnspec.execute.memory import available_host_bytes, limit_host_memory
 from attnspec.record.journal import JournalWriter
+from attnspec.record.variables import measured_variables
 from attnspec.wire import JobRequest
 from attnspec.worker.control import EventStream, Stop
 from attnspec.worker.environment import Environment, look_around, set_defaults, usable_cores
@@ -30,11 +31,12 @@ def run_session(request: JobRequest, events: EventStream, stop: Stop, *, rank: i
 
     Raises EnvironmentMissingError, JournalError, DeviceLostError.
     """
+    variables = measured_variables(os.environ)
     plugins.load_files(request.plugins)
     set_defaults(case.implementation.kernel for one in request.workloads for case in one.cases)
     if request.device == "cpu" and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, usable_cores() // request.world_size - 1))
-    environment = look_around(request, local_rank)
+    environment = look_around(request, local_rank, variables)
     device = environment.device
     if device.type == "cpu":
         available = available_host_bytes()

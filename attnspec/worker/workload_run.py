@@ -15,8 +15,9 @@ from attnspec.execute.clock import Clock, Sample
 from attnspec.execute.device_kernels import check_kernels, device_kernels
 from attnspec.execute.joint import Agreement, JointStrategy
 from attnspec.execute.memory import allocated_bytes, peak_bytes
-from attnspec.execute.prepared import Prepared
+from attnspec.execute.prepared import Prepared, Step
 from attnspec.execute.rounds import Timed, interleave
+from attnspec.execute.sent import Sent
 from attnspec.execute.tensors import Tensors
 from attnspec.execute.verify import verify
 from attnspec.record.status import Status
@@ -129,14 +130,14 @@ class WorkloadRun:
         case.provider, case.provider_version, case.result_key = identify(self.request, case.request, self.environment)
 
     def _agree_on_key(self, case: CaseState) -> None:
-        """Raise unless all ranks found the same packages, devices and drivers."""
+        """Raise unless all ranks found the same packages, devices, drivers and environment variables."""
         keys = self.agreement.exchange((case.provider, case.provider_version, case.result_key))
         differing = next((rank for rank, key in enumerate(keys) if key != keys[0]), None)
         if differing is not None:
             theirs, ours = (" ".join(map(str, keys[rank][:2])) for rank in (differing, 0))
             raise AttnspecError(
                 f"ranks differ: {case.request.implementation.kernel} is {theirs} on rank {differing} and {ours} on "
-                "rank 0, or the device or its driver is another"
+                "rank 0, or the device, its driver or an environment variable is another"
             )
 
     def _measure(self, units: list[Unit], benches: Benches) -> None:
@@ -277,27 +278,28 @@ class WorkloadRun:
         case.exposed_comm_ms.append(max(elapsed_ns - compute_ns, 0.0) / 1e6)
 
     def _count_bytes(self, unit: Unit, case: CaseState, number: int, plan: Sharding) -> None:
-        """What one iteration really hands to the transport, beside what the plan says of it: a note."""
+        """What one iteration really asks torch.distributed for, beside what the plan says of it: a note."""
         prepared = unit.prepared
         assert prepared is not None and isinstance(prepared.bound, JointStrategy)
-        if not prepared.bound.can_be_silent:
-            return
         try:
             step = prepared.step(case.request.pass_)
             if step.before is not None:
                 step.before()
-            with prepared.bound.counted() as counting:
-                step.run()
+            sent = self.agreement.together(_count, prepared.bound, step)
         except Exception as error:  # noqa: BLE001  (the case is measured; this note of it is missing then)
             self.reporter.message(f"{case.case_id}: what is sent could not be counted: {error}")
             return
-        (counted,) = self.agreement.largest([float(counting.num_bytes)])
+        (counted,) = self.agreement.largest([float(sent.num_bytes)])
         if self.agreement.ranks.rank == 0:
-            planned = comm_bytes(plan, case.request.pass_)
-            self.reporter.note(
-                "communication",
-                {"case_id": case.case_id, "pack": number, "planned_bytes": planned, "counted_bytes": int(counted)},
-            )
+            note = {
+                "case_id": case.case_id,
+                "pack": number,
+                "planned_bytes": comm_bytes(plan, case.request.pass_),
+                "counted_bytes": int(counted),
+                "calls": dict(sorted(sent.calls.items())),
+                "not_counted": sorted(sent.unknown),
+            }
+            self.reporter.note("communication", note)
 
     def _end_or_put_aside(
         self, unit: Unit, cases: Sequence[CaseState], number: int, error: Exception | None, *, alone: bool
@@ -329,3 +331,9 @@ class WorkloadRun:
         for case in cases:
             if not case.ended:
                 self.reporter.failed(case, failure)
+
+
+def _count(bound: JointStrategy, step: Step) -> Sent:
+    with bound.counted() as sent:
+        step.run()
+    return sent

@@ -11,6 +11,8 @@ from attnspec import plugins
 from attnspec.errors import UnsupportedError
 from attnspec.shape import Shape
 from attnspec.sharding.dispatched import Dispatched
+from attnspec.wire import Implementation, JobRequest, Measure
+from attnspec.worker.identity import check_variables
 
 DOCS = [37, 5, 90, 1, 107]
 SHAPE = Shape(batch=1, num_heads_q=4, num_heads_kv=2, head_dim=8, dtype="float64")
@@ -109,24 +111,35 @@ def test_padding_of_chunks_is_counted_and_never_in_areas(seqlen, size, chunk_siz
     assert all(plan.areas[rank] == 0 and not len(plan.tasks(rank)[0].slices) for rank in empty)
 
 
+NATIVE, FA4 = "MAGI_ATTENTION_NATIVE_GRPCOLL", "MAGI_ATTENTION_FA4_BACKEND"
+
+
 @pytest.mark.parametrize(
-    ("kernel", "native", "env", "words"),
+    ("strategy", "kernel", "named", "ambient", "words"),
     [
-        ("ffa", True, {}, 'needs env: {MAGI_ATTENTION_NATIVE_GRPCOLL: "1"}'),
-        ("ffa", False, {"MAGI_ATTENTION_NATIVE_GRPCOLL": "1"}, 'needs env: {MAGI_ATTENTION_NATIVE_GRPCOLL: "0"}'),
-        ("ffa_fa4", False, {}, 'ffa_fa4 needs env: {MAGI_ATTENTION_FA4_BACKEND: "1"}'),
-        ("ffa", False, {"MAGI_ATTENTION_FA4_BACKEND": "1"}, 'ffa needs env: {MAGI_ATTENTION_FA4_BACKEND: "0"}'),
+        ("magi_attn_native", "ffa", {}, {}, f'magi_attn_native over ffa needs env: {{{NATIVE}: "1"}}'),
+        ("magi_attn_native", "ffa", {}, {NATIVE: "1"}, f'needs env: {{{NATIVE}: "1"}}'),
+        ("magi_attn_a2av", "ffa", {NATIVE: "1"}, {}, f'needs env: {{{NATIVE}: "0"}}'),
+        ("magi_attn_a2av", "ffa_fa4", {}, {FA4: "1"}, f'magi_attn_a2av over ffa_fa4 needs env: {{{FA4}: "1"}}'),
+        ("magi_attn_a2av", "ffa", {FA4: "1"}, {}, f'needs env: {{{FA4}: "0"}}'),
+        ("magi_attn_a2av", "ffa", {}, {NATIVE: "1"}, f'the worker was started with {NATIVE}="1", which neither case'),
+        ("magi_attn_native", "ffa", {NATIVE: "1"}, {}, None),
+        ("magi_attn_a2av", "ffa_fa4", {FA4: "1"}, {}, None),
+        ("magi_attn_a2av", "ffa", {NATIVE: "0"}, {NATIVE: "1"}, None),
+        ("ulysses", "sdpa", {}, {NATIVE: "1"}, None),
     ],
 )
-def test_an_environment_that_means_something_else_is_said(monkeypatch, kernel, native, env, words):
-    from attnspec.exchange.magi import check_environment
-
-    for name in ("MAGI_ATTENTION_NATIVE_GRPCOLL", "MAGI_ATTENTION_FA4_BACKEND"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in env.items():
-        monkeypatch.setenv(name, value)
+def test_only_what_case_or_runner_names_chooses_what_the_library_does(strategy, kernel, named, ambient, words):
+    asked = JobRequest(
+        job_id="j", attempt=1, run_dir="/r", device="cpu", world_size=2, env=named, measure=Measure(), workloads=()
+    )
+    implementation = Implementation(kernel=kernel, strategy=strategy)
+    environ = {**ambient, **named}  # as launchers start it
+    if words is None:
+        check_variables(asked, implementation, environ)
+        return
     with pytest.raises(UnsupportedError) as error:
-        check_environment(kernel, native=native)
+        check_variables(asked, implementation, environ)
     assert words in error.value.reason
     assert error.value.reason_code == "backend"
 
@@ -146,5 +159,5 @@ def test_what_it_does_not_take_is_unsupported(shape, mask, code):
 
     slices = mask_slices(mask[0], DOCS, **mask[1])
     with pytest.raises(UnsupportedError) as error:
-        dispatch_plan(DispatchParams(), "ffa", slices, shape, Ranks.alone(), CPU, native=False)
+        dispatch_plan(DispatchParams(), slices, shape, Ranks.alone(), CPU)
     assert error.value.reason_code == code

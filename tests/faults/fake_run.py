@@ -82,7 +82,7 @@ def parts_of(text: str) -> bytes:
         )
         parts["note", driver] = _message(Note, [note])
         for case_id in plan_of(text).case_by_id:
-            key = result_key(case_id, None, {"fake": "1"}, driver, "fake device")
+            key = result_key(case_id, None, {"fake": "1"}, driver, "fake device", {})
             parts["key", case_id, driver] = key
             for status, code in (("ok", None), ("oom", "device_memory"), ("wrong", "out")):
                 row = Outcome(

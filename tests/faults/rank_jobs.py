@@ -66,7 +66,7 @@ def run_job_of(ranks, asked):
         plugins.load_files(asked.plugins)
     torch.set_num_threads(1)
     heard, agreement = Heard(), Agreement(ranks, failure_of)
-    environment = look_around(asked, 0)
+    environment = look_around(asked, 0, {})
     with JournalWriter(Path(asked.run_dir) / "journal", f"{asked.job_id}-rank{ranks.rank}", asked.attempt) as journal:
         reporter = Reporter(heard, journal, Stop(), environment, rank=ranks.rank)
         run_job(asked, environment, CpuClock(align=agreement.meet), reporter, agreement)

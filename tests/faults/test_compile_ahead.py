@@ -43,14 +43,14 @@ def asked_for(folder, fault="", passes=("fwd", "bwd", "fwd_bwd")):
 
 
 def chosen(asked):
-    return list(cases_of(asked, look_around(asked, 0)))
+    return list(cases_of(asked, look_around(asked, 0, {})))
 
 
 def test_the_longest_come_first_and_masks_of_one_length_not_at_once(tmp_path):
     asked = asked_for(tmp_path)
     assert chosen(asked) == ["bwd 2", "bwd 0", "fwd 2", "fwd 0", "bwd 1", "fwd 1"]
     bwd, fwd = asked.workloads[2].cases[1::-1]
-    *_, done = identify(asked, bwd, look_around(asked, 0))
+    *_, done = identify(asked, bwd, look_around(asked, 0, {}))
     assert chosen(dataclasses.replace(asked, done=(done,)))[0] == "fwd_bwd 2"
     assert fwd.case_id == "fwd 2"
     unknown = workload(tmp_path, [case("nowhere_at_all")])
@@ -124,7 +124,7 @@ def on_cuda(monkeypatch, tmp_path):
     """An environment that looks like one GPU with room for `gib`, and `cores` cores. No process is started."""
 
     def make(gib, cores):
-        found = look_around(request(tmp_path), 0)
+        found = look_around(request(tmp_path), 0, {})
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (gib * 2**30, gib * 2**30))
         monkeypatch.setattr(module, "usable_cores", lambda: cores)
         monkeypatch.setattr(
@@ -191,5 +191,5 @@ def test_few_cases_and_the_cpu_are_left_to_the_worker(tmp_path, on_cuda):
     few = request(tmp_path, workload(tmp_path, [compiled_case(tmp_path, "one")]))
     compile_ahead(few, environment, heard)
     asked = asked_for(tmp_path)
-    compile_ahead(asked, look_around(asked, 0), heard)
+    compile_ahead(asked, look_around(asked, 0, {}), heard)
     assert (heard.said, heard.notes) == ([], {})

@@ -12,6 +12,8 @@ from ranks import RankPool
 from test_rank_faults import outcomes, strategy
 from worker_requests import case
 
+from attnspec.launch.provenance import facts_of_workers
+
 
 def library(name, kernel, pass_="fwd", **params):
     return case(kernel, pass_, name=f"{name} {pass_}", strategy=name, strategy_params=params)
@@ -64,5 +66,10 @@ def test_a_library_that_is_there_is_verified_and_timed_beside_ours(tmp_path, mon
     assert found["good"].status == "ok"
     assert found["good"].exposed_comm_ms is not None
     assert (found[refused.case_id].status, found[refused.case_id].reason_code) == ("unsupported", "no_lowering")
-    counted = [note.data["case_id"] for note in journal.notes if note.kind == "communication"]
-    assert counted == ["good"]
+    sent = facts_of_workers(journal)["communication"]
+    assert set(sent) == {*(one.case_id for one in cases), "good"}
+    assert sent["good"]["counted_bytes"] == sent["good"]["planned_bytes"]
+    for one in cases:  # the stand-ins exchange otherwise than the libraries, which shows
+        assert sent[one.case_id]["counted_bytes"][0] > 0
+        assert sent[one.case_id]["calls"]["allreduce_"] > 0
+        assert sent[one.case_id]["counted_bytes"] != sent[one.case_id]["planned_bytes"]

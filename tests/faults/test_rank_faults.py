@@ -7,6 +7,7 @@ from rank_jobs import distributed_request, distributed_workload, run_job_of
 from ranks import RankPool
 from worker_requests import case
 
+from attnspec.launch.provenance import facts_of_workers
 from attnspec.record.journal import read_journal
 
 pytestmark = pytest.mark.slow
@@ -73,6 +74,25 @@ def test_a_rank_that_fails_while_it_is_timed_still_serves_the_others(pool, tmp_p
     assert found["good"].status == "ok"
 
 
+OPERATORS = {"ring_p2p": {"send"}, "ring_allgather": {"_allgather_base_", "_reduce_scatter_base_"}, "ulysses": {"send"}}
+
+
+def test_what_is_sent_is_measured_of_every_case_and_as_planned(pool, tmp_path):
+    cases = [
+        strategy(name, pass_=pass_, case_name=f"{name} {pass_}")
+        for name in OPERATORS
+        for pass_ in ("fwd", "bwd", "fwd_bwd")
+    ]
+    found, journal = outcomes(pool, tmp_path, *cases)
+    kept = facts_of_workers(journal)["communication"]
+    assert set(kept) == {one.case_id for one in cases}
+    for case_id, sent in kept.items():
+        assert sent["counted_bytes"] == sent["planned_bytes"] == [found[case_id].comm_bytes]
+        assert found[case_id].comm_bytes > 0
+        assert set(sent["calls"]) <= OPERATORS[case_id.split()[0]]
+        assert sent["not_counted"] == []
+
+
 def test_packs_add_up(pool, tmp_path):
     packs = ((24, 40), (9, 55), (64,))
     found, journal = outcomes(pool, tmp_path, strategy("ring_p2p", pass_="bwd"), docs=packs)
@@ -88,6 +108,10 @@ def test_packs_add_up(pool, tmp_path):
     assert [note["pack"] for note in sent] == [0, 1, 2]
     assert all(note["case_id"] == one.case_id and note["counted_bytes"] == note["planned_bytes"] for note in sent)
     assert max(note["counted_bytes"] for note in sent) == one.comm_bytes
+    assert all(set(note["calls"]) == {"send"} and note["not_counted"] == [] for note in sent)
+    (kept,) = facts_of_workers(journal)["communication"].values()
+    assert kept["packs"] == [0, 1, 2]
+    assert kept["counted_bytes"] == kept["planned_bytes"] == [note["planned_bytes"] for note in sent]
     (links, *_) = [note.data for note in journal.notes if note.kind == "bandwidth"]
     assert links["num_ranks"] == 2
     assert all(rate > 0 for one in links["rates"] for rate in one.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -116,3 +117,28 @@ def test_ranks_that_ignore_signals_are_ended_with_their_launcher(tmp_path: Path)
     worker.end()
     assert isinstance(inbox.get(timeout=60), Ended)
     wait_for(lambda: not any(map(alive, ranks)))
+
+
+def test_variables_of_the_shell_are_recorded_and_another_is_measured_anew(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def last_words() -> str:
+        log = folder.path.parent.parent / "host.log"
+        words = log.read_text()
+        log.unlink()
+        return words
+
+    monkeypatch.setenv("NCCL_ALGO", "Tree")
+    assert start(folder).wait(240) == 0
+    last_words()
+    held = json.loads(folder.provenance.read_text())
+    (facts,) = held["workers"]["environment"].values()
+    assert facts["variables"]["NCCL_ALGO"] == held["found"]["variables"]["NCCL_ALGO"] == "Tree"
+    assert start(folder).wait(240) == 0
+    assert f"{NUM_CASES} cases have an ok record under the same conditions" in last_words()
+    monkeypatch.setenv("NCCL_ALGO", "Ring")
+    assert start(folder).wait(240) == 0
+    assert "conditions differ from the last attempt: variables.NCCL_ALGO: Tree -> Ring" in last_words()
+    ok = [one for one in read_journal(folder.journal).outcomes if one.status == "ok"]
+    assert len(ok) == 2 * NUM_CASES
+    check_complete(folder)

@@ -126,6 +126,16 @@ def test_a_job_is_submitted_once_and_not_again_for_what_is_ok(host: SlurmHost) -
     assert workers_of(host.folder.path) == []
 
 
+def test_under_other_variables_jobs_are_submitted_again_and_their_workers_look(host: SlurmHost) -> None:
+    assert host.run().exit_code == 0
+    host.env["NCCL_ALGO"] = "Tree"
+    assert host.run().exit_code == 0
+    assert "conditions differ from the last run: variables.NCCL_ALGO: None -> Tree" in host.told
+    assert len(host.calls("sbatch")) == 2
+    assert host.run().exit_code == 0
+    assert len(host.calls("sbatch")) == 2
+
+
 def test_a_host_that_dies_right_after_submitting_finds_its_job_by_name(
     host: SlurmHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:

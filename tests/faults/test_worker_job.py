@@ -56,9 +56,9 @@ class Heard:
 class Ran:
     """A job that ran here, and what it left."""
 
-    def __init__(self, folder, asked, clock=None, rank=0):
+    def __init__(self, folder, asked, clock=None, rank=0, variables=()):
         self.heard = Heard()
-        environment = look_around(asked, 0)
+        environment = look_around(asked, 0, dict(variables))
         with JournalWriter(folder / "journal", f"{asked.job_id}-rank{rank}", asked.attempt) as journal:
             reporter = Reporter(self.heard, journal, Stop(), environment, rank=rank)
             run_job(asked, environment, clock or CpuClock(), reporter, ALONE)
@@ -271,7 +271,7 @@ def test_a_fallback_in_the_backward_alone_is_an_error_where_there_is_a_backward(
 def test_result_key_is_that_of_the_software_and_device_found(tmp_path):
     ran = Ran(tmp_path, request(tmp_path, workload(tmp_path, [case("reference", name="a")])))
     facts = ran.heard.events[0].data
-    key = result_key("a", None, {"torch": TORCH}, facts["driver"], facts["device"])
+    key = result_key("a", None, {"torch": TORCH}, facts["driver"], facts["device"], {})
     assert ran.outcomes["a"].result_key == key
     assert {row["result_key"] for row in ran.samples("a")} == {key}
     imaged = Ran(
@@ -279,6 +279,20 @@ def test_result_key_is_that_of_the_software_and_device_found(tmp_path):
     )
     assert imaged.outcomes["a"].result_key not in (key, None)
     assert imaged.outcomes["a"].image_digest == "i"
+
+
+def test_a_case_measured_under_other_variables_is_not_resumed(tmp_path):
+    asked = workload(tmp_path, [case("reference", name="a")])
+    variables = {"NCCL_ALGO": "Tree"}
+    first = Ran(tmp_path, request(tmp_path, asked))
+    assert first.heard.events[0].data["variables"] == {}
+    done = (first.outcomes["a"].result_key,)
+    second = Ran(tmp_path, request(tmp_path, asked, attempt=2, done=done), variables=variables)
+    assert second.heard.events[0].data["variables"] == variables
+    assert second.status("a") == ("ok", None)
+    assert second.outcomes["a"].result_key not in done
+    done = (*done, second.outcomes["a"].result_key)
+    assert Ran(tmp_path, request(tmp_path, asked, attempt=3, done=done), variables=variables).outcomes == {}
 
 
 def test_done_cases_are_resumed_and_journal_nothing(tmp_path):
@@ -484,7 +498,7 @@ class DeadClock(CpuClock):
 def lost(tmp_path, asked, words):
     """What was heard of a job that ends with its device lost."""
     heard = Heard()
-    environment = look_around(asked, 0)
+    environment = look_around(asked, 0, {})
     with JournalWriter(tmp_path / "journal", "w", 1) as journal:
         reporter = Reporter(heard, journal, Stop(), environment, rank=0)
         with pytest.raises(DeviceLostError, match=words):

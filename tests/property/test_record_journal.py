@@ -137,15 +137,18 @@ def test_a_result_key_covers_conditions_and_nothing_else() -> None:
         "provider_versions": {"torch": "2.11", "flash-attn": "2.8"},
         "driver": "1",
         "device_model": "d",
+        "variables": {"NCCL_ALGO": "Ring", "OMP_NUM_THREADS": "1"},
     }
     key = result_key(**base)
     assert key == result_key(**{**base, "provider_versions": {"flash-attn": "2.8", "torch": "2.11"}})
+    assert key == result_key(**{**base, "variables": dict(reversed(base["variables"].items()))})
     changes = {
         "case_id": "e",
         "image_id": "sha256:1",
         "provider_versions": {"torch": "2.12", "flash-attn": "2.8"},
         "driver": "2",
         "device_model": "f",
+        "variables": {"NCCL_ALGO": "Tree", "OMP_NUM_THREADS": "1"},
     }
     others = {result_key(**{**base, name: value}) for name, value in changes.items()}
-    assert len({key, *others}) == 6
+    assert len({key, *others}) == 7

@@ -22,6 +22,8 @@ from attnspec.cli.main import cli, exit_code
 from attnspec.errors import InputError
 from attnspec.report.comparison import Verdict, compare_runs
 from attnspec.report.comparison_text import as_json, headline, markdown, rest, terminal
+from attnspec.report.run import open_run
+from attnspec.report.run_drift import same_conditions
 
 RECORDED = Path(__file__).parents[2] / "data" / "measured" / "h200_quickstart"
 
@@ -165,6 +167,20 @@ def test_environment_and_drift_are_told(new: Path) -> None:
         "so conditions changed within that run: repeat it when nobody else uses the machine before a "
         "difference of that size counts"
     )
+
+
+def test_variables_that_workers_saw_are_told_once(new: Path, tmp_path: Path) -> None:
+    base = Path(shutil.copytree(RECORDED, tmp_path / "base"))
+    for run, algorithm in ((base, "Ring"), (new, "Tree")):
+        provenance = json.loads((run / "provenance.json").read_text())
+        for facts in provenance["workers"]["environment"].values():
+            facts["env"] = {"NCCL_ALGO": algorithm, "OWN": algorithm}
+            facts["variables"] = {"NCCL_ALGO": algorithm, "NCCL_PROTO": "LL"}
+        (run / "provenance.json").write_text(json.dumps(provenance))
+    told = [line for line in compare_runs(base, new).environment if line.startswith(("worker.env", "worker.var"))]
+    assert told == ["worker.env.OWN: Ring -> Tree", "worker.variables.NCCL_ALGO: Ring -> Tree"]
+    assert same_conditions(open_run(base), open_run(base))
+    assert not same_conditions(open_run(base), open_run(new))
 
 
 def measured_by(provenance: dict, *states: str) -> None:

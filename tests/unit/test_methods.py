@@ -70,6 +70,17 @@ def test_how_rounds_begin_is_told_where_it_was_recorded(run: Path) -> None:
     assert "each begun by up to 25 ms of the same iterations untimed; we took" in methods_text(open_run(run))
 
 
+def test_environment_variables_are_told_where_they_were_recorded(run: Path) -> None:
+    assert "Environment variables" not in methods_text(open_run(run))
+    provenance = json.loads((run / "provenance.json").read_text())
+    (worker,) = provenance["workers"]["environment"].values()
+    other = {**worker, "env": {"OWN": "1"}, "variables": {"NCCL_ALGO": "Ring"}}
+    worker["variables"] = {"NCCL_ALGO": "Tree"}
+    provenance["workers"]["environment"]["other"] = other
+    (run / "provenance.json").write_text(json.dumps(provenance))
+    assert "Environment variables: NCCL_ALGO=Ring or Tree and OWN=1." in methods_text(open_run(run))
+
+
 def test_other_shapes_of_provenance_do_no_harm(run: Path) -> None:
     (run / "provenance.json").write_text(json.dumps({"workers": 3, "host": [], "runner": None, "attnspec": "9"}))
     assert "with attnspec 9." in methods_text(open_run(run))

@@ -8,7 +8,14 @@ import json
 import pytest
 
 from attnspec.errors import InputError
-from attnspec.launch.recorded import Conditions, drift, present_conditions, recorded_conditions, recorded_runner
+from attnspec.launch.recorded import (
+    Conditions,
+    drift,
+    present_conditions,
+    recorded_conditions,
+    recorded_runner,
+    workers_drift,
+)
 from attnspec.launch.runner_profile import load_runner, runner_names
 from attnspec.resources import shipped
 
@@ -22,6 +29,7 @@ BEFORE = Conditions(
     driver="570.1",
     devices=(H100, H100),
     host={"machine": "x86_64", "processor": "p", "num_cpus": 8},
+    variables={"NCCL_ALGO": "Ring"},
 )
 
 
@@ -38,6 +46,11 @@ BEFORE = Conditions(
             ["package flash-attn-4: 4.0.0b36 -> None", "package torch: 2.11.0 -> 2.13.0"],
         ),
         ({"driver": None}, ["driver: 570.1 -> None"]),
+        ({"variables": {}}, ["variable NCCL_ALGO: Ring -> None"]),
+        (
+            {"variables": {"NCCL_ALGO": "Tree", "OMP_NUM_THREADS": "4"}},
+            ["variable NCCL_ALGO: Ring -> Tree", "variable OMP_NUM_THREADS: None -> 4"],
+        ),
         ({"devices": (H100,)}, ["devices: 2 x NVIDIA H100 80GB HBM3 -> 1 x NVIDIA H100 80GB HBM3"]),
         ({"devices": ()}, ["devices: 2 x NVIDIA H100 80GB HBM3 -> none"]),
         ({"host": {**BEFORE.host, "num_cpus": 16}}, ["host num_cpus: 8 -> 16"]),
@@ -50,6 +63,23 @@ BEFORE = Conditions(
 )
 def test_drift(changed, lines):
     assert drift(BEFORE, dataclasses.replace(BEFORE, **changed)) == lines
+
+
+def test_variables_that_an_earlier_version_did_not_record_are_not_compared():
+    now = dataclasses.replace(BEFORE, variables={"NCCL_ALGO": "Tree"})
+    assert drift(dataclasses.replace(BEFORE, variables=None), now) == []
+
+
+def test_variables_of_workers_are_compared_where_both_runs_tell_them():
+    def run(*seen):
+        facts = {"driver": "1", "device": "d", "versions": {}}
+        return {"workers": {"environment": {str(one): {**facts, **one} for one in seen}}}
+
+    old, new = {"variables": {"NCCL_ALGO": "Ring"}}, {"variables": {"NCCL_ALGO": "Tree"}}
+    assert workers_drift(run(old), run(new)) == ["variable NCCL_ALGO: Ring -> Tree"]
+    assert workers_drift(run(old), run(old, new)) == ["variable NCCL_ALGO: Ring -> Ring, Tree"]
+    assert workers_drift(run(old), run({"variables": {}})) == ["variable NCCL_ALGO: Ring -> None"]
+    assert workers_drift(run({}), run(new)) == []
 
 
 def test_machines_that_nobody_has_seen_are_not_compared():
@@ -68,6 +98,7 @@ def provenance(**found):
             "packages": {"torch": "2.13.0", "numpy": "2", "flash-attn-4": "4"},
             "driver": None,
             "devices": [],
+            "variables": {},
             **found,
         },
     }
