@@ -8,6 +8,7 @@ from attnspec.shape import Shape
 from attnspec.sharding.dispatched import Dispatched
 from attnspec.sharding.dispatched import DispatchParams as Params
 from attnspec.sharding.libraries import MAGI_ATTENTION
+from attnspec.sharding.mesh import check_several
 from attnspec.slices import AttnSlices
 from attnspec.support import Device
 
@@ -23,7 +24,8 @@ KERNEL_PROVIDER = "magi-attention"
 
 
 def check(params: Params, shape: Shape, cp_size: int) -> None:
-    """Any heads on any number of ranks."""
+    """Any heads on several ranks."""
+    check_several(cp_size)
 
 
 def dispatch(params: Params, kernel: str, slices: AttnSlices, shape: Shape, ranks: Ranks, device: Device) -> Dispatched:

@@ -283,7 +283,7 @@ def test_masks_without_documents_that_a_librarys_strategy_does_not_take_are_told
     }
     window_of_yunchang = "yunchang takes one sequence, full or causal, by its attention layer"
     assert told == {
-        ("te_p2p", "sliding_window_causal", "TransformerEngine takes windows by all_gather and a2a only"),
+        ("te_p2p", "sliding_window_causal", "TransformerEngine takes windows by te_all_gather and te_a2a only"),
         ("yunchang_usp", "sliding_window_causal", window_of_yunchang),
     }
 
