@@ -76,7 +76,7 @@ def command(
         read, profile = rehearsal(read), rehearsal_runner(load_runner("local", folders))
     choices = choices_of(profile, cwd=Path.cwd(), environ=os.environ)
     seen = survey(profile, python_in_use=sys.executable, choices=choices, unpinned=unpinned, tell=say)
-    plan = planned(held, read, device=seen.device, images=plan_images(choices))
+    plan = planned(held, read, device=seen.device, images=plan_images(choices), env=profile.env)
     chosen = select(plan.cases, wanted)[:limit]
     case_ids = None if len(chosen) == len(plan.cases) else frozenset(case.case_id for case in chosen)
     place = check_place(seen, plan, case_ids)

@@ -28,6 +28,15 @@ class DispatchParams:
     overlap_degree: int = param(default=2, ge=1, doc="Stages into which remote keys are split to hide their transfer.")
 
 
+def magi_switches(kernel: str, *, native: bool) -> dict[str, bool]:
+    """MagiAttention's environment variables by which it chooses a kernel and its group collectives: on or off.
+
+    >>> magi_switches("ffa", native=True)
+    {'MAGI_ATTENTION_FA4_BACKEND': False, 'MAGI_ATTENTION_NATIVE_GRPCOLL': True}
+    """
+    return {"MAGI_ATTENTION_FA4_BACKEND": kernel == "ffa_fa4", "MAGI_ATTENTION_NATIVE_GRPCOLL": native}
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dispatched:
     """A Sharding. tokens: positions that each rank holds, in its order; slots: where they lie among its num_slots.

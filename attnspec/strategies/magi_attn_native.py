@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from attnspec.shape import Shape
-from attnspec.sharding.dispatched import Dispatched
+from attnspec.sharding.dispatched import Dispatched, magi_switches
 from attnspec.sharding.dispatched import DispatchParams as Params
 from attnspec.sharding.libraries import MAGI_ATTENTION
 from attnspec.sharding.mesh import check_several
@@ -26,6 +26,11 @@ KERNEL_PROVIDER = "magi-attention"
 def check(params: Params, shape: Shape, cp_size: int) -> None:
     """Any heads on several ranks."""
     check_several(cp_size)
+
+
+def switches(kernel: str) -> dict[str, bool]:
+    """Environment variables that the library reads, on or off."""
+    return magi_switches(kernel, native=True)
 
 
 def dispatch(params: Params, kernel: str, slices: AttnSlices, shape: Shape, ranks: Ranks, device: Device) -> Dispatched:

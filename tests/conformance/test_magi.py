@@ -131,6 +131,28 @@ def test_an_environment_that_means_something_else_is_said(monkeypatch, kernel, n
     assert error.value.reason_code == "backend"
 
 
+@pytest.mark.parametrize("name", ["magi_attn_native", "magi_attn_a2av"])
+@pytest.mark.parametrize("kernel", ["ffa", "ffa_fa4"])
+@pytest.mark.parametrize("fa4", [None, "0", "1"])
+@pytest.mark.parametrize("collectives", [None, "0", "1"])
+def test_planning_and_worker_want_the_same_environment(monkeypatch, name, kernel, fa4, collectives):
+    from attnspec.exchange.magi import check_environment
+
+    given = {"MAGI_ATTENTION_FA4_BACKEND": fa4, "MAGI_ATTENTION_NATIVE_GRPCOLL": collectives}
+    env = {variable: value for variable, value in given.items() if value is not None}
+    for variable in given:
+        monkeypatch.delenv(variable, raising=False)
+    for variable, value in env.items():
+        monkeypatch.setenv(variable, value)
+    try:
+        check_environment(kernel, native=name == "magi_attn_native")
+        wanted = True
+    except UnsupportedError:
+        wanted = False
+    switches = plugins.load("strategies", name).switches(kernel)
+    assert all((env.get(variable) == "1") == on for variable, on in switches.items()) == wanted
+
+
 @pytest.mark.parametrize(
     ("shape", "mask", "code"),
     [
