@@ -17,10 +17,13 @@ from attnspec.launch.runner_profile import Runner
 from attnspec.launch.runner_sections import ExpectedDevice
 from attnspec.masks import make_slices
 from attnspec.params import info
+from attnspec.plan.parts import refused_part
+from attnspec.plan.verdicts import Asked
 from attnspec.shape import Shape
 from attnspec.slices import clip
 from attnspec.spec import Spec
-from attnspec.spec.implementations import STRATEGY_KEYS, runnable_kernels
+from attnspec.spec.implementations import STRATEGY_KEYS, parse_strategies, runnable_kernels
+from attnspec.support import Device
 
 CP_SIZES = (2, 4, 3)
 """Of ranks; two of them at most, the first that a strategy takes."""
@@ -38,9 +41,9 @@ def rehearsal(spec: Spec) -> Spec:
     """The shrunk spec: at most two of every size, few heads and packs, short budgets, float32 (as CPUs like it).
 
     Each strategy gets numbers of ranks that it takes for these heads, so a sweep may become several. Token counts of
-    masks and strategies shrink with the lengths. Kernels inside strategies that do not run on the CPU become
-    `reference` where the strategy takes it; elsewhere they stay, and their cases end as unsupported. What `exclude`
-    leaves out is in again, for small sizes fit.
+    masks and strategies shrink with the lengths. Kernels inside strategies that do not run on the CPU, or with a backend
+    that does not, become `reference` where the strategy takes it; elsewhere they stay, and their cases end as
+    unsupported. What `exclude` leaves out is in again, for small sizes fit.
     """
     content = spec.canonical()
     shape = content["shape"]
@@ -87,7 +90,13 @@ def _sweeps(sweep: Mapping[str, Any], shape: Shape) -> Iterator[dict[str, Any]]:
         strategy = plugins.load("strategies", name)
         own, cp_sizes = _fitting(strategy, settings, shape, num_sizes)
         own = _scaled(strategy, own, Fraction(max(cp_sizes) * max(shares), max(given)))
-        made = {name: {**_on_the_cpu(strategy, settings), **own}}
+        made = _on_the_cpu(
+            strategy,
+            {name: {**settings, **own}},
+            shape,
+            cp_sizes[0],
+            needs_backward=any(pass_ != "fwd" for pass_ in sweep["passes"]),
+        )
         groups.setdefault(cp_sizes, {})[canonical_json(made)] = made
     for cp_sizes, strategies in groups.items():
         yield {
@@ -148,17 +157,21 @@ def _scaled(plugin: ModuleType, values: Mapping[str, Any], factor: Fraction) -> 
     return made
 
 
-def _on_the_cpu(strategy: ModuleType, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What stands beside a strategy's parameters, with a kernel that runs on the CPU where it takes one."""
-    beside = {key: value for key, value in settings.items() if key in STRATEGY_KEYS}
-    kernel = settings["kernel"]
-    kernel_name = next(iter(kernel)) if isinstance(kernel, Mapping) else kernel
+def _on_the_cpu(
+    strategy: ModuleType, item: Mapping[str, Any], shape: Shape, cp_size: int, *, needs_backward: bool
+) -> Mapping[str, Any]:
+    """The same strategy, with `reference` where it takes that and its own kernel does not run on the CPU."""
     taken = runnable_kernels(strategy)
-    replaceable = taken is None or KERNEL in taken
-    if replaceable and "cpu" not in plugins.load("kernels", kernel_name).SUPPORT.devices:
-        beside = {key: value for key, value in beside.items() if key not in ("backend", "provider")}
-        beside["kernel"] = KERNEL
-    return beside
+    if taken is not None and KERNEL not in taken:
+        return item
+    (asked,) = (Asked.load(one.implementation) for one in parse_strategies([item]))
+    cpu = Device(type="cpu")
+    runs = cpu.type in asked.kernel.SUPPORT.devices
+    if runs and refused_part(asked, shape, device=cpu, needs_backward=needs_backward, cp_size=cp_size) is None:
+        return item
+    ((name, settings),) = item.items()
+    beside = {key: value for key, value in settings.items() if key not in ("backend", "provider")}
+    return {name: {**beside, "kernel": KERNEL}}
 
 
 def _fitting(

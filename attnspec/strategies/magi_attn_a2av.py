@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from attnspec.shape import Shape
-from attnspec.sharding.dispatched import Dispatched, magi_switches
+from attnspec.sharding.dispatched import Dispatched, check_magi, magi_switches
 from attnspec.sharding.dispatched import DispatchParams as Params
 from attnspec.sharding.libraries import MAGI_ATTENTION
-from attnspec.sharding.mesh import check_several
 from attnspec.slices import AttnSlices
 from attnspec.support import Device
 
@@ -24,8 +23,8 @@ KERNEL_PROVIDER = "magi-attention"
 
 
 def check(params: Params, shape: Shape, cp_size: int) -> None:
-    """Any heads on several ranks."""
-    check_several(cp_size)
+    """Any heads on several ranks, batch 1."""
+    check_magi(shape, cp_size)
 
 
 def switches(kernel: str) -> dict[str, bool]:

@@ -35,8 +35,10 @@ class Params:
 
 
 def check(params: Params, shape: Shape, cp_size: int) -> None:
-    """The stride must divide the key/value heads; several ranks."""
+    """The stride must divide the key/value heads; several ranks, batch 1."""
     check_several(cp_size)
+    if shape.batch > 1:
+        raise UnsupportedError("backend", f"packed sequences are batch 1, not {shape.batch}")
     if shape.num_heads_kv % params.heads_k_stride:
         raise UnsupportedError(
             "heads",
@@ -53,8 +55,6 @@ def shard(params: Params, slices: AttnSlices, docs: ArrayLike, shape: Shape, cp_
             "seqlen",
             f"{slices.seqlen_q} tokens cannot be split into {cp_size} equal runs; allowed: a multiple of {cp_size}",
         )
-    if shape.batch > 1:
-        raise UnsupportedError("backend", f"packed sequences are batch 1, not {shape.batch}")
     return Adapted(
         slices=slices,
         shape=shape,

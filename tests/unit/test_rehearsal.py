@@ -103,6 +103,20 @@ def test_where_no_small_number_of_ranks_is_taken_the_cases_say_why() -> None:
     assert [why.reason_code for why in plan.unsupported.values()] == ["heads"]
 
 
+def test_a_backend_that_does_not_run_on_the_cpu_becomes_the_reference() -> None:
+    items = [
+        {"ring_p2p": {"kernel": "sdpa", "backend": "cudnn", "env": {"A": "1"}}},
+        {"ulysses": {"kernel": "sdpa", "backend": "math"}},
+    ]
+    plan = rehearsed(spec_of(["causal"], items))
+    kernels = {
+        (case.implementation.strategy, case.implementation.kernel, case.implementation.backend, *case.env)
+        for case in plan.cases
+    }
+    assert kernels == {("ring_p2p", "reference", None, "A"), ("ulysses", "sdpa", "math")}
+    assert not plan.unsupported
+
+
 def test_tokens_of_a_rank_shrink_with_the_sequence_so_that_rings_are_rehearsed() -> None:
     item = {"hybrid_dcp": {"kernel": "fa3", "tokens_per_rank": "8K"}}
     plan = rehearsed(spec_of(["varlen_causal"], [item]))
