@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,15 @@ from attnspec.support import Device
 from attnspec.units import format_count
 
 
-def planned(held: SpecFile, spec: Spec, *, device: Device | None, images: Sequence[Image]) -> Plan:
+def planned(
+    held: SpecFile, spec: Spec, *, device: Device | None, images: Sequence[Image], env: Mapping[str, str]
+) -> Plan:
     """The plan of `spec`, which is `held.spec` with another runner or shrunk.
 
     Raises SpecError where what planning refuses stands in the file, else InputError.
     """
     try:
-        return compile_plan(spec, device=device, images=images)
+        return compile_plan(spec, device=device, images=images, env=env)
     except SpecError:
         raise
     except InputError:
@@ -40,10 +42,10 @@ def planned(held: SpecFile, spec: Spec, *, device: Device | None, images: Sequen
 
 
 def planned_on(held: SpecFile, spec: Spec) -> tuple[Runner, Plan]:
-    """The same for the device and images that the runner of `spec` expects, and that runner."""
+    """The same for the device, images and environment that the runner of `spec` expects, and that runner."""
     runner = load_runner(spec.runner, search_folders(cwd=Path.cwd(), environ=os.environ))
     images = plan_images(choices_of(runner, cwd=Path.cwd(), environ=os.environ))
-    return runner, planned(held, spec, device=runner.expected_device(), images=images)
+    return runner, planned(held, spec, device=runner.expected_device(), images=images, env=runner.env)
 
 
 def runner_findings(value: Any) -> list[Finding]:

@@ -32,7 +32,7 @@ from attnspec.launch.run_folder import RunFolder
 from attnspec.launch.runner_profile import Runner, load_runner, search_folders
 from attnspec.plan import parse_only, select
 from attnspec.plan.requests import runnable
-from attnspec.report.summary import reasons, status_line, summary_tables, winners
+from attnspec.report.summary import reasons, rehearsal_line, status_line, summary_tables, winners
 from attnspec.spec import Spec, SpecFile, read_spec
 
 
@@ -76,7 +76,7 @@ def command(
         read, profile = rehearsal(read), rehearsal_runner(load_runner("local", folders))
     choices = choices_of(profile, cwd=Path.cwd(), environ=os.environ)
     seen = survey(profile, python_in_use=sys.executable, choices=choices, unpinned=unpinned, tell=say)
-    plan = planned(held, read, device=seen.device, images=plan_images(choices))
+    plan = planned(held, read, device=seen.device, images=plan_images(choices), env=profile.env)
     chosen = select(plan.cases, wanted)[:limit]
     case_ids = None if len(chosen) == len(plan.cases) else frozenset(case.case_id for case in chosen)
     place = check_place(seen, plan, case_ids)
@@ -106,7 +106,7 @@ def command(
     to_run = [case for job in plan.jobs for case in runnable(plan, job, case_ids)]
     with watching(console, to_run) as watch:
         result = run_plan(plan, folder, place, order, watch)
-    _close(console, folder, result)
+    _close(console, folder, result, rehearsed=rehearse)
     return result.exit_code
 
 
@@ -126,7 +126,7 @@ def _opening(spec: Spec, runner: Runner, num_cases: int, folder: RunFolder) -> s
     return f"{spec.name}: {cases} on runner {runner.name}, into {folder.path}"
 
 
-def _close(console: Console, folder: RunFolder, result: RunResult) -> None:
+def _close(console: Console, folder: RunFolder, result: RunResult, *, rehearsed: bool) -> None:
     """Tables, page and the last words."""
     cells = result.cells.filter(pc.is_in(result.cells["case_id"], pa.array(result.chosen, pa.string())))
     chosen = cells.to_pylist()
@@ -138,7 +138,8 @@ def _close(console: Console, folder: RunFolder, result: RunResult) -> None:
         console.print(table)
     show(["", f"* highest, ~ not told apart from it; {STATUS_WORDS}"], [(".+", "quiet")], console=console)
     show(reasons(chosen), console=console)
-    show(["", *winners(chosen), status_line(chosen)], [("^(fastest|[0-9]+ cases?:)", "head")], console=console)
+    last = [*winners(chosen), status_line(chosen), *([rehearsal_line(chosen)] if rehearsed else [])]
+    show(["", *last], [("^(fastest|rehearsed|[0-9]+ cases?:)", "head")], console=console)
     page = page_of([folder.path], folder.report)
     for path, what in ((folder.cells, "cases"), (folder.timings, "raw samples"), (page, "figures")):
         # A path stays whole, so that it can be copied.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
 from types import ModuleType
 from typing import Any
 
@@ -13,11 +15,19 @@ from attnspec.errors import UnsupportedError
 from attnspec.ids import canonical_json
 from attnspec.launch.runner_profile import Runner
 from attnspec.launch.runner_sections import ExpectedDevice
+from attnspec.masks import make_slices
+from attnspec.params import info
+from attnspec.plan.parts import refused_part
+from attnspec.plan.verdicts import Asked
 from attnspec.shape import Shape
+from attnspec.slices import clip
 from attnspec.spec import Spec
-from attnspec.spec.implementations import STRATEGY_KEYS, runnable_kernels
+from attnspec.spec.implementations import STRATEGY_KEYS, parse_strategies, runnable_kernels
+from attnspec.support import Device
 
-CP_SIZES = (2, 4)
+CP_SIZES = (2, 4, 3)
+"""Of ranks; two of them at most, the first that a strategy takes."""
+MAX_SIZES = 2
 SEQLENS = (256, 512)
 SEQLENS_PER_RANK = (128, 256)
 KERNEL = "reference"
@@ -30,8 +40,10 @@ MEASURE = {"min_iters": 3, "max_seconds": 0.2}
 def rehearsal(spec: Spec) -> Spec:
     """The shrunk spec: at most two of every size, few heads and packs, short budgets, float32 (as CPUs like it).
 
-    Kernels inside strategies that do not run on the CPU become `reference` where the strategy takes it; elsewhere they
-    stay, and their cases end as unsupported. What `exclude` leaves out is in again, for small sizes fit.
+    Each strategy gets numbers of ranks that it takes for these heads, so a sweep may become several. Token counts of
+    masks and strategies shrink with the lengths. Kernels inside strategies that do not run on the CPU, or with a backend
+    that does not, become `reference` where the strategy takes it; elsewhere they stay, and their cases end as
+    unsupported. What `exclude` leaves out is in again, for small sizes fit.
     """
     content = spec.canonical()
     shape = content["shape"]
@@ -51,7 +63,7 @@ def rehearsal(spec: Spec) -> Spec:
             "runner": "local",
             "shape": shrunk,
             "data": {**content["data"], "num_packs": NUM_PACKS},
-            "sweeps": [_sweep(sweep, shrunk) for sweep in content["sweeps"]],
+            "sweeps": [made for sweep in content["sweeps"] for made in _sweeps(sweep, Shape(**shrunk))],
             "measure": {**content["measure"], **MEASURE},
         }
     )
@@ -62,50 +74,132 @@ def rehearsal_runner(local: Runner) -> Runner:
     return local.model_copy(update={"device": ExpectedDevice(type="cpu")})
 
 
-def _sweep(sweep: Mapping[str, Any], shape: Mapping[str, Any]) -> dict[str, Any]:
+def _sweeps(sweep: Mapping[str, Any], shape: Shape) -> Iterator[dict[str, Any]]:
+    """One shrunk sweep, or several where strategies do not take the same numbers of ranks."""
     kept = {key: value for key, value in sweep.items() if key != "exclude"}
     if sweep["level"] == "kernel":
-        return {**kept, "seqlen": _fewer(sweep["seqlen"], SEQLENS)}
-    cp_sizes = _fewer(sweep["cp_size"], CP_SIZES)
-    strategies = (_strategy(item, Shape(**shape), cp_sizes) for item in sweep["strategies"])
-    return {
-        **kept,
-        "cp_size": cp_sizes,
-        "seqlen_per_rank": _fewer(sweep["seqlen_per_rank"], SEQLENS_PER_RANK),
-        "strategies": list({canonical_json(item): item for item in strategies}.values()),
-    }
+        seqlens = _fewer(sweep["seqlen"], SEQLENS)
+        yield {**kept, "seqlen": seqlens, "masks": _masks(sweep["masks"], sweep["seqlen"], seqlens)}
+        return
+    shares = _fewer(sweep["seqlen_per_rank"], SEQLENS_PER_RANK)
+    given = [cp_size * share for cp_size in sweep["cp_size"] for share in sweep["seqlen_per_rank"]]
+    num_sizes = min(len(set(sweep["cp_size"])), MAX_SIZES)
+    groups: dict[tuple[int, ...], dict[str, Any]] = {}
+    for item in sweep["strategies"]:
+        ((name, settings),) = item.items()
+        strategy = plugins.load("strategies", name)
+        own, cp_sizes = _fitting(strategy, settings, shape, num_sizes)
+        own = _scaled(strategy, own, Fraction(max(cp_sizes) * max(shares), max(given)))
+        made = _on_the_cpu(
+            strategy,
+            {name: {**settings, **own}},
+            shape,
+            cp_sizes[0],
+            needs_backward=any(pass_ != "fwd" for pass_ in sweep["passes"]),
+        )
+        groups.setdefault(cp_sizes, {})[canonical_json(made)] = made
+    for cp_sizes, strategies in groups.items():
+        yield {
+            **kept,
+            "cp_size": list(cp_sizes),
+            "seqlen_per_rank": shares,
+            "masks": _masks(
+                sweep["masks"], sweep["seqlen_per_rank"], shares, num_ranks=(min(sweep["cp_size"]), min(CP_SIZES))
+            ),
+            "strategies": list(strategies.values()),
+        }
 
 
 def _fewer(values: Sequence[int], small: Sequence[int]) -> list[int]:
     return list(small[: len(set(values))])
 
 
-def _strategy(item: str | Mapping[str, Any], shape: Shape, cp_sizes: Sequence[int]) -> str | dict[str, Any]:
-    if isinstance(item, str):
+def _masks(
+    items: Sequence[str | Mapping[str, Any]],
+    given: Sequence[int],
+    small: Sequence[int],
+    num_ranks: tuple[int, int] = (1, 1),
+) -> list[Any]:
+    """Masks whose token counts shrink with the lengths (of a rank); given slices are cut to the first tokens.
+
+    num_ranks: the fewest, as given and shrunk.
+    """
+    held: dict[str, Any] = {}
+    for item in items:
+        made: Any = item
+        if isinstance(item, Mapping):
+            ((name, settings),) = item.items()
+            mask = plugins.load("masks", name)
+            shrunk = _scaled(mask, settings, Fraction(max(small), max(given)))
+            if "slices" in settings:
+                shrunk = _cut(mask, settings, shrunk, min(given) * num_ranks[0], min(small) * num_ranks[1])
+            made = {name: shrunk}
+        held[canonical_json(made)] = made
+    return list(held.values())
+
+
+def _cut(
+    mask: ModuleType, given: Mapping[str, Any], shrunk: Mapping[str, Any], seqlen: int, small: int
+) -> dict[str, Any]:
+    """The slices among the first `small` queries and as many keys, or those that `shrunk` says."""
+    params = plugins.make_params(mask, given)
+    kept = clip(make_slices(mask, params, [seqlen], seqlen), 0, small, 0, shrunk.get("seqlen_k") or small)
+    return {**shrunk, "slices": [[*row[:4], row[4].name.lower()] for row in kept.rows()]}
+
+
+def _scaled(plugin: ModuleType, values: Mapping[str, Any], factor: Fraction) -> dict[str, Any]:
+    """Settings with token counts shrunk by a factor, as far as the plug-in takes them."""
+    made = dict(values)
+    for field in dataclasses.fields(plugin.Params):
+        told, value = info(field), values.get(field.name)
+        if told.tokens and type(value) is int and factor < 1:
+            made[field.name] = max(int(value * factor), min(value, int(told.ge or 0)))
+    return made
+
+
+def _on_the_cpu(
+    strategy: ModuleType, item: Mapping[str, Any], shape: Shape, cp_size: int, *, needs_backward: bool
+) -> Mapping[str, Any]:
+    """The same strategy, with `reference` where it takes that and its own kernel does not run on the CPU."""
+    taken = runnable_kernels(strategy)
+    if taken is not None and KERNEL not in taken:
+        return item
+    (asked,) = (Asked.load(one.implementation) for one in parse_strategies([item]))
+    cpu = Device(type="cpu")
+    runs = cpu.type in asked.kernel.SUPPORT.devices
+    if runs and refused_part(asked, shape, device=cpu, needs_backward=needs_backward, cp_size=cp_size) is None:
         return item
     ((name, settings),) = item.items()
-    strategy = plugins.load("strategies", name)
+    beside = {key: value for key, value in settings.items() if key not in ("backend", "provider")}
+    return {name: {**beside, "kernel": KERNEL}}
+
+
+def _fitting(
+    strategy: ModuleType, settings: Mapping[str, Any], shape: Shape, num_sizes: int
+) -> tuple[dict[str, Any], tuple[int, ...]]:
+    """A strategy's parameters and the numbers of ranks, at most `num_sizes`, that it takes with them.
+
+    Numbers other than token counts stay, or become 2 or 1, whichever is taken first by most numbers of ranks. Where
+    none is taken everything stays, and its cases tell why.
+    """
     own = {key: value for key, value in settings.items() if key not in STRATEGY_KEYS}
-    shrunk = {**settings, **_fitting(strategy, own, shape, cp_sizes)}
-    kernel = settings.get("kernel")
-    kernel_name = next(iter(kernel)) if isinstance(kernel, Mapping) else kernel
-    taken = runnable_kernels(strategy)
-    replaceable = kernel_name is not None and (taken is None or KERNEL in taken)
-    if replaceable and "cpu" not in plugins.load("kernels", kernel_name).SUPPORT.devices:
-        shrunk = {key: value for key, value in shrunk.items() if key not in ("kernel", "backend", "provider")}
-        shrunk["kernel"] = KERNEL
-    return {name: shrunk}
-
-
-def _fitting(strategy: ModuleType, own: Mapping[str, Any], shape: Shape, cp_sizes: Sequence[int]) -> Mapping[str, Any]:
-    """A strategy's parameters; numbers as they are, or 2 or 1, whichever it takes first for these ranks."""
-    choices = ([value, *(n for n in (2, 1) if n < value)] if type(value) is int else [value] for value in own.values())
+    tokens = {field.name for field in dataclasses.fields(strategy.Params) if info(field).tokens}
+    choices = (
+        [value, *(n for n in (2, 1) if n < value)] if type(value) is int and name not in tokens else [value]
+        for name, value in own.items()
+    )
+    best: tuple[dict[str, Any], tuple[int, ...]] = own, ()
     for values in itertools.product(*choices):
         params = dict(zip(own, values, strict=True))
-        try:
-            for cp_size in cp_sizes:
-                strategy.check(plugins.make_params(strategy, params), shape, cp_size)
-        except UnsupportedError:
-            continue
-        return params
-    return own
+        taken = tuple(size for size in CP_SIZES if _takes(strategy, params, shape, size))[:num_sizes]
+        if len(taken) > len(best[1]):
+            best = params, tuple(sorted(taken))
+    return best if best[1] else (own, tuple(sorted(CP_SIZES[:num_sizes])))
+
+
+def _takes(strategy: ModuleType, params: Mapping[str, Any], shape: Shape, cp_size: int) -> bool:
+    try:
+        strategy.check(plugins.make_params(strategy, params), shape, cp_size)
+    except UnsupportedError:
+        return False
+    return True

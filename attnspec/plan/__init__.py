@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from attnspec.plan.compile import compile_spec, uses_documents
 from attnspec.plan.graph import count_nodes
@@ -16,15 +16,21 @@ from attnspec.spec import Spec
 from attnspec.support import Device
 
 
-def compile_plan(spec: Spec, *, device: Device | None = None, images: Sequence[Image] = ()) -> Plan:
+def compile_plan(
+    spec: Spec,
+    *,
+    device: Device | None = None,
+    images: Sequence[Image] = (),
+    env: Mapping[str, str] | None = None,
+) -> Plan:
     """The plan of a spec: reads the length distribution (for its checksum) and samples nothing.
 
     device: what the runner expects, to decide what cannot run there; None decides what can run nowhere. images: those
-    of the runner. Neither is part of any case's id. Raises InputError for unreadable lengths and for masks that refuse
-    their parameters.
+    of the runner. env: its environment variables; None where nobody looked at it. None of these is part of a case's id.
+    Raises InputError for unreadable lengths and for masks that refuse their parameters.
     """
     lengths = read_lengths(spec.data.lengths) if uses_documents(spec) else None
-    return compile_spec(spec, lengths, device=device, images=images)
+    return compile_spec(spec, lengths, device=device, images=images, env=env)
 
 
 __all__ = [

@@ -17,6 +17,7 @@ from attnspec.masks import seqlen_k_of
 from attnspec.plan import identity
 from attnspec.plan.jobs import group_jobs
 from attnspec.plan.model import Case, Image, MaskNode, Plan, SampleNode, Unsupported, Workload
+from attnspec.plan.variables import misled
 from attnspec.plan.verdicts import Asked, Verdicts
 from attnspec.sample.lengths import Lengths
 from attnspec.sample.packs import max_piece
@@ -31,7 +32,12 @@ def uses_documents(spec: Spec) -> bool:
 
 
 def compile_spec(
-    spec: Spec, lengths: Lengths | None, *, device: Device | None = None, images: Sequence[Image] = ()
+    spec: Spec,
+    lengths: Lengths | None,
+    *,
+    device: Device | None = None,
+    images: Sequence[Image] = (),
+    env: Mapping[str, str] | None = None,
 ) -> Plan:
     """The plan of a spec. `lengths` is the distribution that `spec.data.lengths` names; None only if no mask needs it.
 
@@ -40,7 +46,7 @@ def compile_spec(
     compiler = _Compiler(spec, lengths)
     for index, sweep in enumerate(spec.sweeps):
         compiler.add(index, sweep)
-    unsupported, dense = compiler.judge(device, images)
+    unsupported, dense = compiler.judge(device, images, env)
     cases = tuple(compiler.cases.values())
     return Plan(
         name=spec.name,
@@ -105,8 +111,12 @@ class _Compiler:
                         workload = workload or self._workload(mask, seqlen, num_packs)
                         self._add_case(index, sweep, workload, ask, pass_, cp_size)
 
-    def judge(self, device: Device | None, images: Sequence[Image]) -> tuple[dict[str, Unsupported], frozenset[str]]:
-        """What cannot run on `device` or in `images` and why, by case_id, and the cases that take a dense mask."""
+    def judge(
+        self, device: Device | None, images: Sequence[Image], env: Mapping[str, str] | None
+    ) -> tuple[dict[str, Unsupported], frozenset[str]]:
+        """What cannot run on `device`, in `images` or with `env` and why, by case_id, and the cases that take a dense
+        mask.
+        """
         verdicts = Verdicts(self.masks.values(), shape=self._spec.shape, device=device, lengths=self._lengths)
         unsupported: dict[str, Unsupported] = {}
         dense: list[str] = []
@@ -119,6 +129,8 @@ class _Compiler:
                 unsupported[case.case_id] = verdict.refused
             elif images and not any(image.holds(case.implementation) for image in images):
                 unsupported[case.case_id] = _in_no_image(case, images)
+            elif (wrong := misled(case, asked, env)) is not None:
+                unsupported[case.case_id] = wrong
             elif verdict.dense:
                 dense.append(case.case_id)
         return unsupported, frozenset(dense)

@@ -27,6 +27,7 @@ from attnspec.ids import canonical_json
 from attnspec.masks import make_slices
 from attnspec.plan.identity import implementation_content
 from attnspec.plan.model import MaskNode, Unsupported
+from attnspec.plan.parts import refused_part
 from attnspec.plan.structure import equal_documents, example_documents, pattern, structure
 from attnspec.sample.lengths import Lengths
 from attnspec.sample.packs import piece_bounds
@@ -121,6 +122,7 @@ class Verdicts:
         self._device = device
         self._lengths = lengths
         self._limits: dict[tuple[str, bool, int], Verdict] = {}
+        self._parts: dict[tuple[str, bool, int], Unsupported | None] = {}
         self._shares: dict[tuple[str, str, int], Verdict] = {}
         self._patterns: dict[bytes, _Pattern] = {}
         self._examples: dict[str, _Example] = {}
@@ -138,6 +140,13 @@ class Verdicts:
         if self._limits[limits].refused is not None:
             return self._limits[limits]
         if asked.strategy is not None:
+            if limits not in self._parts:
+                self._parts[limits] = refused_part(
+                    asked, self._shape, device=self._device, needs_backward=needs_backward, cp_size=cp_size
+                )
+            refused = self._parts[limits]
+            if refused is not None and len(example.pattern.short):  # of an empty mask no kernel computes any part
+                return Verdict(refused=refused)
             return self._share(asked, asked.strategy, node, cp_size)
         verdict = self._judge(example, asked, needs_backward)
         if verdict.refused is None or node.sample.data_sha256 is None:

@@ -77,13 +77,14 @@ class OpenedRun:
 
     @cached_property
     def plan(self) -> Plan:
-        """The plan, compiled again from the spec for the device that it was compiled for."""
+        """The plan, compiled again from the spec for the device and environment that it was compiled for."""
         planned = self.provenance.get("planned_for", {})
         device = planned.get("device")
         if device is not None:
             capability = device.get("capability")
             device = Device(**{**device, "capability": None if capability is None else tuple(capability)})
-        return compile_plan(self.spec, device=device, images=read_images(planned))
+        env = self.provenance.get("runner", {}).get("env")
+        return compile_plan(self.spec, device=device, images=read_images(planned), env=env)
 
     @cached_property
     def _tables(self) -> tuple[pa.Table, pa.Table]:

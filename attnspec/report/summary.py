@@ -181,6 +181,21 @@ def status_line(rows: Iterable[Row]) -> str:
     return f"{total} {'case' if total == 1 else 'cases'}: {told}"
 
 
+def rehearsal_line(rows: Sequence[Row]) -> str:
+    """How many cases a rehearsal ran, and of which implementations it could run none or not all.
+
+    >>> ran = {"status": "ok", "strategy": None, "kernel": "sdpa", "backend": None}
+    >>> rehearsal_line([ran, {**ran, "status": "unsupported", "kernel": "fa3"}])
+    'rehearsed 1 of 2 cases; not proved by this rehearsal: fa3 1'
+    >>> rehearsal_line([ran])
+    'rehearsed 1 of 1 case'
+    """
+    left = Counter(implementation(row) for row in rows if row["status"] in ("unsupported", "skipped"))
+    line = f"rehearsed {len(rows) - left.total()} of {len(rows)} {'case' if len(rows) == 1 else 'cases'}"
+    told = ", ".join(f"{who} {count}" for who, count in left.most_common())
+    return f"{line}; not proved by this rehearsal: {told}" if told else line
+
+
 def reasons(rows: Iterable[Row], limit: int = 12) -> list[str]:
     """One line per distinct reason among the cases that are not ok, most frequent first."""
     counts: Counter[tuple[str, str, str]] = Counter()

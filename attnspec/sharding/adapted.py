@@ -187,13 +187,3 @@ class Adapted:
 
     def _group(self, rank: int) -> tuple[int, ...]:
         return self.degrees.head_group(self.degrees.place(rank)[1])
-
-
-def check_even_heads(shape: Shape, degree: int) -> None:
-    """Raise UnsupportedError unless both kinds of heads can be split by `degree`, none repeated."""
-    if shape.num_heads_q % degree or shape.num_heads_kv % degree:
-        raise UnsupportedError(
-            "heads",
-            f"{shape.num_heads_q} query and {shape.num_heads_kv} key/value heads cannot be split over {degree} ranks; "
-            "the degree must divide both",
-        )

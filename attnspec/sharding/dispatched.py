@@ -12,9 +12,11 @@ from functools import cached_property
 
 import numpy as np
 
+from attnspec.errors import UnsupportedError
 from attnspec.params import param
 from attnspec.shape import DTYPE_BYTES, Pass, Shape
 from attnspec.sharding.calls import Task
+from attnspec.sharding.mesh import check_several
 from attnspec.sharding.sharding import Message
 from attnspec.slices import AttnSlices, row_counts, take
 from attnspec.slices.edges import IntArray
@@ -26,6 +28,13 @@ class DispatchParams:
 
     chunk_size: int = param(default=2048, ge=1, tokens=True, doc="Tokens of a chunk that the dispatcher places.")
     overlap_degree: int = param(default=2, ge=1, doc="Stages into which remote keys are split to hide their transfer.")
+
+
+def check_magi(shape: Shape, cp_size: int) -> None:
+    """Raise UnsupportedError unless MagiAttention takes the batch, on several ranks."""
+    check_several(cp_size)
+    if shape.batch != 1:
+        raise UnsupportedError("backend", f"MagiAttention takes packed tokens, batch 1, not {shape.batch}")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

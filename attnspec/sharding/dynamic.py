@@ -86,6 +86,11 @@ class Dynamic:
     reshard: bool
 
     @property
+    def kernel_shape(self) -> Shape:
+        """Of every call of a kernel."""
+        return self.shape
+
+    @property
     def mesh(self) -> Mapping[str, int]:
         """Groups of each size."""
         sizes = [group.size for group in self.groups]

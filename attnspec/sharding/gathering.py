@@ -36,6 +36,11 @@ class Gathering:
     keys: Layout
 
     @property
+    def kernel_shape(self) -> Shape:
+        """Of every call of a kernel."""
+        return self.shape
+
+    @property
     def num_ranks(self) -> int:
         """Ranks that share the sequence."""
         return self.queries.num_holders

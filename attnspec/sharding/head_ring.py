@@ -99,6 +99,11 @@ class HeadRing:
     k_ring: Layout
 
     @property
+    def kernel_shape(self) -> Shape:
+        """Of every call of a kernel."""
+        return self.split.local_shape
+
+    @property
     def shape(self) -> Shape:
         """Heads and sizes of the whole problem."""
         return self.split.shape

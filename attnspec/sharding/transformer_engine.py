@@ -23,7 +23,7 @@ def dual_chunk(slices: AttnSlices, shape: Shape, degrees: Mesh, *, windows: bool
     """
     sequences = sequences_of(slices, "TransformerEngine")
     if sequences.left is not None and not windows:
-        raise UnsupportedError("no_lowering", "TransformerEngine takes windows by all_gather and a2a only")
+        raise UnsupportedError("no_lowering", "TransformerEngine takes windows by te_all_gather and te_a2a only")
     layout = zigzag(sequences.bounds, degrees.size)
     if shape.batch > 1 and (len(sequences) > 1 or layout.padding_tokens):
         raise UnsupportedError("backend", f"packed sequences are batch 1, not {shape.batch}")

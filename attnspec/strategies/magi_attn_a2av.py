@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from attnspec.shape import Shape
-from attnspec.sharding.dispatched import Dispatched
+from attnspec.sharding.dispatched import Dispatched, check_magi
 from attnspec.sharding.dispatched import DispatchParams as Params
 from attnspec.sharding.libraries import MAGI_ATTENTION, magi_variables
 from attnspec.slices import AttnSlices
@@ -24,7 +24,8 @@ KERNEL_PROVIDER = "magi-attention"
 
 
 def check(params: Params, shape: Shape, cp_size: int) -> None:
-    """Any heads on any number of ranks."""
+    """Any heads on several ranks, batch 1."""
+    check_magi(shape, cp_size)
 
 
 def variables(kernel: str) -> Mapping[str, str]:

@@ -13,7 +13,7 @@ from attnspec.shape import Shape
 from attnspec.sharding.adapted import Adapted, Traffic, sequences_of
 from attnspec.sharding.layout import contiguous
 from attnspec.sharding.libraries import RING_FLASH_ATTN
-from attnspec.sharding.mesh import Mesh
+from attnspec.sharding.mesh import Mesh, check_several, divisors, listed
 from attnspec.slices import AttnSlices
 from attnspec.support import Device
 
@@ -35,10 +35,15 @@ class Params:
 
 
 def check(params: Params, shape: Shape, cp_size: int) -> None:
-    """The stride must divide the key/value heads."""
+    """The stride must divide the key/value heads; several ranks, batch 1."""
+    check_several(cp_size)
+    if shape.batch > 1:
+        raise UnsupportedError("backend", f"packed sequences are batch 1, not {shape.batch}")
     if shape.num_heads_kv % params.heads_k_stride:
         raise UnsupportedError(
-            "heads", f"heads_k_stride {params.heads_k_stride} does not divide {shape.num_heads_kv} key/value heads"
+            "heads",
+            f"heads_k_stride {params.heads_k_stride} does not divide {shape.num_heads_kv} key/value heads; "
+            f"allowed heads_k_stride: {listed(divisors(shape.num_heads_kv))}",
         )
 
 
@@ -46,9 +51,10 @@ def shard(params: Params, slices: AttnSlices, docs: ArrayLike, shape: Shape, cp_
     """Equal runs of the packed sequences. Raises UnsupportedError for masks that the library cannot express."""
     sequences = sequences_of(slices, "ring-flash-attn")
     if slices.seqlen_q % cp_size:
-        raise UnsupportedError("seqlen", f"{slices.seqlen_q} tokens cannot be split into {cp_size} equal runs")
-    if shape.batch > 1:
-        raise UnsupportedError("backend", f"packed sequences are batch 1, not {shape.batch}")
+        raise UnsupportedError(
+            "seqlen",
+            f"{slices.seqlen_q} tokens cannot be split into {cp_size} equal runs; allowed: a multiple of {cp_size}",
+        )
     return Adapted(
         slices=slices,
         shape=shape,

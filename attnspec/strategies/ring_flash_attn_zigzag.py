@@ -12,7 +12,7 @@ from attnspec.shape import Shape
 from attnspec.sharding.adapted import Adapted, Traffic, sequences_of
 from attnspec.sharding.layout import zigzag
 from attnspec.sharding.libraries import RING_FLASH_ATTN
-from attnspec.sharding.mesh import Mesh
+from attnspec.sharding.mesh import Mesh, check_several
 from attnspec.slices import AttnSlices
 from attnspec.support import Device
 
@@ -32,7 +32,8 @@ class Params:
 
 
 def check(params: Params, shape: Shape, cp_size: int) -> None:
-    """Any heads on any number of ranks."""
+    """Any heads on several ranks."""
+    check_several(cp_size)
 
 
 def shard(params: Params, slices: AttnSlices, docs: ArrayLike, shape: Shape, cp_size: int) -> Adapted:

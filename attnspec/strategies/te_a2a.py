@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from numpy.typing import ArrayLike
 
 from attnspec.shape import Shape
-from attnspec.sharding.adapted import Adapted, check_even_heads
+from attnspec.sharding.adapted import Adapted
 from attnspec.sharding.libraries import TRANSFORMER_ENGINE
-from attnspec.sharding.mesh import Mesh
+from attnspec.sharding.mesh import Mesh, check_heads, check_several, head_degrees, listed
 from attnspec.sharding.transformer_engine import dual_chunk
 from attnspec.slices import AttnSlices
 from attnspec.support import Device
@@ -32,7 +32,10 @@ class Params:
 
 def check(params: Params, shape: Shape, cp_size: int) -> None:
     """Both kinds of heads must split over the ranks."""
-    check_even_heads(shape, cp_size)
+    check_several(cp_size)
+    sizes = [one for one in head_degrees(shape, shape.num_heads_q, even=True) if one > 1]
+    works = f"allowed cp_size: {listed(sizes)}" if sizes else "te_p2p and te_all_gather split no heads"
+    check_heads(shape, cp_size, works, even=True)
 
 
 def shard(params: Params, slices: AttnSlices, docs: ArrayLike, shape: Shape, cp_size: int) -> Adapted:

@@ -9,9 +9,9 @@ from numpy.typing import ArrayLike
 
 from attnspec.params import param
 from attnspec.shape import Shape
-from attnspec.sharding.adapted import Adapted, check_even_heads
+from attnspec.sharding.adapted import Adapted
 from attnspec.sharding.libraries import TRANSFORMER_ENGINE
-from attnspec.sharding.mesh import head_mesh
+from attnspec.sharding.mesh import check_several, head_mesh
 from attnspec.sharding.transformer_engine import dual_chunk
 from attnspec.slices import AttnSlices
 from attnspec.support import Device
@@ -35,13 +35,13 @@ class Params:
 
 def check(params: Params, shape: Shape, cp_size: int) -> None:
     """The degree must divide the ranks and both kinds of heads."""
-    head_mesh(shape, cp_size, params.ulysses_degree)
-    check_even_heads(shape, params.ulysses_degree)
+    check_several(cp_size)
+    head_mesh(shape, cp_size, params.ulysses_degree, even=True)
 
 
 def shard(params: Params, slices: AttnSlices, docs: ArrayLike, shape: Shape, cp_size: int) -> Adapted:
     """Every sequence in zigzag over all ranks. Raises UnsupportedError for masks that the library cannot express."""
-    degrees = head_mesh(shape, cp_size, params.ulysses_degree)
+    degrees = head_mesh(shape, cp_size, params.ulysses_degree, even=True)
     return dual_chunk(slices, shape, degrees, windows=False)
 
 

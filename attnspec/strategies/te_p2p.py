@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from attnspec.shape import Shape
 from attnspec.sharding.adapted import Adapted
 from attnspec.sharding.libraries import TRANSFORMER_ENGINE
-from attnspec.sharding.mesh import Mesh
+from attnspec.sharding.mesh import Mesh, check_several
 from attnspec.sharding.transformer_engine import dual_chunk
 from attnspec.slices import AttnSlices
 from attnspec.support import Device
@@ -31,7 +31,8 @@ class Params:
 
 
 def check(params: Params, shape: Shape, cp_size: int) -> None:
-    """Any heads on any number of ranks."""
+    """Any heads on several ranks."""
+    check_several(cp_size)
 
 
 def shard(params: Params, slices: AttnSlices, docs: ArrayLike, shape: Shape, cp_size: int) -> Adapted:

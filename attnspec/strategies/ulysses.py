@@ -11,7 +11,7 @@ from attnspec.shape import Shape
 from attnspec.sharding.head_ring import HeadRing
 from attnspec.sharding.heads import split_heads
 from attnspec.sharding.layout import contiguous
-from attnspec.sharding.mesh import check_heads, head_degrees
+from attnspec.sharding.mesh import check_heads, head_degrees, listed
 from attnspec.slices import AttnSlices
 from attnspec.support import Device
 
@@ -29,7 +29,7 @@ class Params:
 def check(params: Params, shape: Shape, cp_size: int) -> None:
     """Heads must split over the ranks."""
     sizes = head_degrees(shape, shape.num_heads_q)
-    check_heads(shape, cp_size, f"allowed cp_size: {', '.join(map(str, sizes))}")
+    check_heads(shape, cp_size, f"allowed cp_size: {listed(sizes)}")
 
 
 def shard(params: Params, slices: AttnSlices, docs: ArrayLike, shape: Shape, cp_size: int) -> HeadRing:

@@ -11,10 +11,10 @@ from numpy.typing import ArrayLike
 from attnspec.errors import UnsupportedError
 from attnspec.params import param
 from attnspec.shape import Shape
-from attnspec.sharding.adapted import Adapted, Traffic, check_even_heads, sequences_of
+from attnspec.sharding.adapted import Adapted, Traffic, sequences_of
 from attnspec.sharding.layout import zigzag
 from attnspec.sharding.libraries import YUNCHANG
-from attnspec.sharding.mesh import head_mesh
+from attnspec.sharding.mesh import check_several, head_mesh
 from attnspec.slices import AttnSlices
 from attnspec.support import Device
 
@@ -32,12 +32,15 @@ KERNEL_PROVIDER = "flash-attn"
 class Params:
     """Parameters of the strategy."""
 
-    ulysses_degree: int | None = param(default=None, ge=1, doc="Ranks that share heads; as many as a node has at most.")
+    ulysses_degree: int | None = param(
+        default=None, ge=1, doc="Ranks that share heads; without it the most that divide ranks and both heads, up to 8."
+    )
 
 
 def check(params: Params, shape: Shape, cp_size: int) -> None:
     """The degree must divide the ranks and both kinds of heads."""
-    check_even_heads(shape, head_mesh(shape, cp_size, params.ulysses_degree).ulysses_degree)
+    check_several(cp_size)
+    head_mesh(shape, cp_size, params.ulysses_degree, even=True)
 
 
 def shard(params: Params, slices: AttnSlices, docs: ArrayLike, shape: Shape, cp_size: int) -> Adapted:
@@ -45,7 +48,8 @@ def shard(params: Params, slices: AttnSlices, docs: ArrayLike, shape: Shape, cp_
 
     Raises UnsupportedError for masks that the library cannot express. Gradients of keys go round as float32.
     """
-    sequences, degrees = sequences_of(slices, "yunchang"), head_mesh(shape, cp_size, params.ulysses_degree)
+    sequences = sequences_of(slices, "yunchang")
+    degrees = head_mesh(shape, cp_size, params.ulysses_degree, even=True)
     if len(sequences) > 1 or sequences.left is not None:
         raise UnsupportedError("no_lowering", "yunchang takes one sequence, full or causal, by its attention layer")
     layout = zigzag(sequences.bounds, degrees.ring_degree).divided(degrees.ulysses_degree)

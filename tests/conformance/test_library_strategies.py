@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
@@ -104,7 +105,7 @@ def test_masks_that_they_cannot_express_are_unsupported(name):
 @pytest.mark.parametrize(
     ("name", "mask", "words"),
     [
-        ("te_p2p", "sliding_window_causal", "TransformerEngine takes windows by all_gather and a2a only"),
+        ("te_p2p", "sliding_window_causal", "TransformerEngine takes windows by te_all_gather and te_a2a only"),
         ("te_a2a", "sliding_window", "TransformerEngine takes causal windows only"),
         ("ring_flash_attn_zigzag", "varlen_full", "ring_flash_attn_llama3 takes others"),
         ("yunchang_usp", "varlen_causal", "yunchang takes one sequence, full or causal"),
@@ -118,11 +119,17 @@ def test_what_they_take_instead_is_said(name, mask, words):
 @pytest.mark.parametrize(
     ("name", "change", "size", "code", "words"),
     [
-        ("te_a2a", {"num_heads_q": 8, "num_heads_kv": 2}, 4, "heads", "8 query and 2 key/value heads .* over 4 ranks"),
-        ("te_a2a_p2p", {"num_heads_q": 8, "num_heads_kv": 1}, 4, "heads", "1 key/value heads .* over 2 ranks"),
-        ("yunchang_usp", {"num_heads_q": 8, "num_heads_kv": 1}, 4, "heads", "1 key/value heads cannot .* over 4 ranks"),
+        (
+            "te_a2a",
+            {"num_heads_q": 8, "num_heads_kv": 2},
+            4,
+            "heads",
+            "2 key/value heads .* 4 ranks.*; allowed cp_size: 2$",
+        ),
+        ("te_a2a", {"num_heads_q": 8, "num_heads_kv": 1}, 4, "heads", "; te_p2p and te_all_gather split no heads$"),
+        ("te_a2a_p2p", {"num_heads_q": 8, "num_heads_kv": 1}, 4, "heads", "2 ranks.*; allowed ulysses_degree: 1$"),
         ("yunchang_usp", {}, 7, "seqlen", "240 tokens are no multiple of 14"),
-        ("ring_flash_attn_llama3", {}, 7, "seqlen", "240 tokens cannot be split into 7 equal runs"),
+        ("ring_flash_attn_llama3", {}, 7, "seqlen", "240 tokens .* into 7 equal runs; allowed: a multiple of 7"),
         ("ring_flash_attn_llama3", {"batch": 2}, 4, "backend", "packed sequences are batch 1, not 2"),
         ("ring_flash_attn_zigzag", {"batch": 2}, 7, "backend", "packed sequences are batch 1, not 2"),
         ("te_p2p", {"batch": 2}, 7, "backend", "packed sequences are batch 1, not 2"),
@@ -134,8 +141,30 @@ def test_shapes_that_do_not_fit_are_unsupported(name, change, size, code, words)
     assert error.value.reason_code == code
 
 
+@pytest.mark.parametrize("name", plugins.names("strategies"))
+def test_a_librarys_strategy_wants_several_ranks(name):
+    module = plugins.load("strategies", name)
+    check = functools.partial(module.check, module.Params(), SHAPE)
+    check(2)
+    if not hasattr(module, "PROVIDERS"):
+        check(1)
+        return
+    with pytest.raises(UnsupportedError, match="at least 2 ranks, got 1; allowed cp_size: 2 or more") as error:
+        check(1)
+    assert error.value.reason_code == "mesh"
+
+
+@pytest.mark.parametrize(("heads", "degree"), [((24, 2), 2), ((8, 1), 1), ((24, 8), 4), ((6, 6), 2)])
+def test_an_open_degree_is_one_that_yunchang_takes(heads, degree):
+    shape = dataclasses.replace(SHAPE, num_heads_q=heads[0], num_heads_kv=heads[1])
+    plan = shard("yunchang_usp", mask_slices("causal", [64]), shape)
+    assert plan.mesh == {"ulysses_degree": degree, "ring_degree": 4 // degree}
+
+
 def test_a_stride_of_heads_must_divide_them():
-    with pytest.raises(UnsupportedError, match="heads_k_stride 3 does not divide 4 key/value heads"):
+    with pytest.raises(
+        UnsupportedError, match="heads_k_stride 3 .* 4 key/value heads; allowed heads_k_stride: 1, 2, 4"
+    ):
         shard("ring_flash_attn_llama3", slices_of("full"), heads_k_stride=3)
     assert shard("ring_flash_attn_llama3", slices_of("full"), heads_k_stride=2).mesh["heads_k_stride"] == 2
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import re
 from contextlib import contextmanager
 
 import numpy as np
@@ -347,6 +349,48 @@ def test_what_does_not_fit_is_said_before_launch_with_what_would(name, params, h
     with pytest.raises(UnsupportedError, match=words) as error:
         module.check(plugins.make_params(module, params), shape_of("bfloat16", *heads), size)
     assert error.value.reason_code in ("heads", "mesh")
+
+
+HEADS = [(24, 2), (15, 3), (8, 8), (8, 1), (40, 8), (7, 7)]
+VALUES = {"ulysses_degree": (1, 2, 3, 4, 8), "window": (1, 2, 3), "heads_k_stride": (1, 2, 3)}
+
+
+@pytest.mark.parametrize("name", plugins.names("strategies"))
+def test_what_a_refusal_names_is_not_refused(name):
+    """Whatever is allowed instead, taken at its word, is no ground for another refusal."""
+    module = plugins.load("strategies", name)
+    given = [field.name for field in dataclasses.fields(module.Params) if field.name in VALUES]
+    choices = [dict(zip(given, values, strict=True)) for values in itertools.product(*(VALUES[one] for one in given))]
+    for heads, size, values in itertools.product(HEADS, range(2, 9), [{}, *choices]):
+        shape = shape_of("bfloat16", *heads)
+        reason = refusal(module, values, shape, size)
+        if reason is None or reason.endswith("te_p2p and te_all_gather split no heads"):
+            continue
+        named = re.search(r"; allowed (\w+): ([0-9, ]+)$", reason)
+        assert named, reason
+        for number in map(int, named[2].split(", ")):
+            ranks = number if named[1] == "cp_size" else size
+            instead = values if named[1] == "cp_size" else {**values, named[1]: number}
+            again = refusal(module, instead, shape, ranks)
+            assert again is None or f"allowed {named[1]}" not in again, (heads, size, values, reason, again)
+
+
+def refusal(module, values, shape, size):
+    try:
+        module.check(plugins.make_params(module, values), shape, size)
+    except UnsupportedError as error:
+        return error.reason
+    return None
+
+
+@pytest.mark.parametrize(("size", "window", "degree"), [(8, 2, 4), (8, 8, 1), (8, 1, 8), (16, 4, 4)])
+def test_an_open_degree_leaves_whole_windows(size, window, degree):
+    module = plugins.load("strategies", "loongtrain")
+    params = plugins.make_params(module, {"window": window})
+    shape = shape_of("bfloat16", 8, 8)
+    module.check(params, shape, size)
+    made = module.shard(params, mask_slices("full", [64]), np.array([64]), shape, size)
+    assert (made.mesh["ulysses_degree"], made.window) == (degree, window)
 
 
 @pytest.mark.parametrize(("heads", "size"), [((40, 8), 8), ((40, 8), 40), ((64, 8), 64), ((32, 8), 2)])

@@ -283,7 +283,7 @@ def test_masks_without_documents_that_a_librarys_strategy_does_not_take_are_told
     }
     window_of_yunchang = "yunchang takes one sequence, full or causal, by its attention layer"
     assert told == {
-        ("te_p2p", "sliding_window_causal", "TransformerEngine takes windows by all_gather and a2a only"),
+        ("te_p2p", "sliding_window_causal", "TransformerEngine takes windows by te_all_gather and te_a2a only"),
         ("yunchang_usp", "sliding_window_causal", window_of_yunchang),
     }
 
@@ -400,3 +400,82 @@ def test_another_ground_for_other_documents_is_no_answer(monkeypatch):
     monkeypatch.setattr(plugins.load("kernels", "any_kernel"), "lower", lower)
     assert planned_over([1, 500], ["varlen_causal"], ["64K"], kernels=["any_kernel"]).unsupported == {}
     assert len(planned_over([50, 500], ["varlen_causal"], ["64K"], kernels=["any_kernel"]).unsupported) == 2
+
+
+def strategies_spec(items, *, masks=("full", "varlen_causal"), cp_size=(2,), passes=("fwd",), **shape):
+    sweep = {
+        "level": "distributed",
+        "masks": list(masks),
+        "cp_size": list(cp_size),
+        "seqlen_per_rank": 512,
+        "passes": list(passes),
+        "strategies": items,
+    }
+    held = {"batch": 1, "num_heads_q": 8, "num_heads_kv": 2, "head_dim": 64, "dtype": "bfloat16"} | shape
+    return small_spec() | {"sweeps": [sweep], "shape": held}
+
+
+OWN = ("ulysses", "ring_p2p", "ring_allgather", "usp", "loongtrain", "hybrid_dcp")
+
+
+@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize(
+    ("kernel", "shape", "device", "code"),
+    [
+        ({"kernel": "sdpa", "backend": "efficient"}, {}, H100, "heads"),
+        ({"kernel": "sdpa", "backend": "efficient"}, {}, None, "heads"),
+        ({"kernel": {"sdpa": {"kv_repeat": True}}, "backend": "efficient"}, {}, H100, None),
+        ({"kernel": "sdpa", "backend": "efficient"}, {"num_heads_kv": 8}, H100, None),
+        ({"kernel": "sdpa", "backend": "flash"}, {"dtype": "float32"}, H100, "dtype"),
+        ({"kernel": "sdpa", "backend": "flash"}, {"dtype": "float32"}, None, None),
+        ({"kernel": "sdpa", "backend": "cudnn"}, {"dtype": "float32"}, Device(type="cpu"), "backend"),
+        ({"kernel": "sdpa", "backend": "flash"}, {"head_dim": 264}, H100, "head_dim"),
+        ({"kernel": "flex", "backend": "FLASH"}, {}, Device(type="cuda", capability=(8, 0)), "device"),
+        ({"kernel": "sdpa", "backend": "flash"}, {}, H100, None),
+    ],
+)
+def test_limits_of_a_kernel_inside_a_strategy_are_told_while_planning(name, kernel, shape, device, code):
+    plan = compiled(strategies_spec([{name: kernel}], **shape), device=device)
+    assert len(plan.cases) == 2
+    assert [why.reason_code for why in plan.unsupported.values()] == [code] * 2 * (code is not None)
+
+
+def test_heads_that_a_strategy_repeats_are_not_grouped():
+    """Of 8:2 heads over 2 ranks each has 4:1, over 8 ranks 1:1, which the backend takes."""
+    asked = [{"ulysses": {"kernel": "sdpa", "backend": "efficient"}}]
+    plan = compiled(strategies_spec(asked, cp_size=(2, 4, 8)), device=H100)
+    refused = {plan.case_by_id[key].cp_size: why.reason for key, why in plan.unsupported.items()}
+    assert set(refused) == {2, 4}
+    assert "(4:1)" in refused[2] and "(2:1)" in refused[4]
+
+
+def test_what_a_kernel_says_of_slices_is_no_ground_inside_a_strategy(monkeypatch):
+    kernel = plugins.load("kernels", "any_kernel")
+
+    def lower(problem, params, provider):
+        kinds = {row[4].name for row in problem.slices.rows()}
+        if kinds != {"INV_CAUSAL"}:
+            raise UnsupportedError("backend", "takes one type of slices only")
+
+    monkeypatch.setattr(kernel, "lower", lower)
+    assert not compiled(strategies_spec([{"ring_p2p": {"kernel": "any_kernel"}}]), device=H100).unsupported
+
+    def never(problem, params, provider):
+        raise UnsupportedError("no_lowering", "takes none of these")
+
+    monkeypatch.setattr(kernel, "lower", never)
+    assert not compiled(strategies_spec([{"ring_p2p": {"kernel": "any_kernel"}}]), device=H100).unsupported
+
+
+def test_a_mask_of_which_no_kernel_computes_a_part_is_left_to_the_worker():
+    asked = [{"ring_p2p": {"kernel": "sdpa", "backend": "efficient"}}]
+    plan = compiled(strategies_spec(asked, masks=[{"slices": {"slices": []}}, "full"]), device=H100)
+    assert [plan.case_by_id[key].workload.mask_node.mask for key in plan.unsupported] == ["full"]
+
+
+@pytest.mark.parametrize("name", ["ring_flash_attn_llama3", "magi_attn_a2av"])
+def test_a_batch_that_a_library_does_not_take_is_told_while_planning(name):
+    items = [{name: {"kernel": plugins.load("strategies", name).KERNELS[0]}}]
+    plan = compiled(strategies_spec(items, masks=["varlen_causal"], batch=2), device=H100)
+    assert [why.reason_code for why in plan.unsupported.values()] == ["backend"]
+    assert all("batch 1, not 2" in why.reason for why in plan.unsupported.values())
