@@ -41,8 +41,8 @@ def rehearsal(spec: Spec) -> Spec:
     """The shrunk spec: at most two of every size, few heads and packs, short budgets, float32 (as CPUs like it).
 
     Each strategy gets numbers of ranks that it takes for these heads, so a sweep may become several. Token counts of
-    masks and strategies shrink with the lengths. Kernels inside strategies that do not run on the CPU, or with a backend
-    that does not, become `reference` where the strategy takes it; elsewhere they stay, and their cases end as
+    masks and strategies shrink with the lengths. Kernels inside strategies that do not run on the CPU, or whose
+    backend does not, become `reference` where the strategy takes it; elsewhere they stay, and their cases end as
     unsupported. What `exclude` leaves out is in again, for small sizes fit.
     """
     content = spec.canonical()
