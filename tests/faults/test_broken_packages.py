@@ -21,7 +21,7 @@ from attnspec.worker.environment import Environment
 from attnspec.worker.identity import provided
 
 CPU = Device(type="cpu")
-ENVIRONMENT = Environment(device=torch.device("cpu"), support=CPU, driver=None, facts={})
+ENVIRONMENT = Environment(device=torch.device("cpu"), support=CPU, driver=None, variables={}, facts={})
 BROKEN = {
     "undefined symbol": (
         "raise ImportError('flash_attn_2_cuda.so: undefined symbol: _ZN3c105ErrorC2')",

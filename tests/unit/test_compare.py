@@ -186,7 +186,8 @@ def test_variables_that_workers_saw_are_told_once(new: Path, tmp_path: Path) -> 
 def measured_by(provenance: dict, *states: str) -> None:
     """Let workers have had these states of the code."""
     provenance["code_sha256"] = states[-1]
-    provenance["workers"]["code"] = {f"job-rank0-{number}": {"code_sha256": one} for number, one in enumerate(states)}
+    (writer,) = provenance["workers"]["environment"]
+    provenance["workers"]["code"] = {f"{writer}-{number}": {"code_sha256": one} for number, one in enumerate(states)}
 
 
 def anchored(run: Path, *, again: tuple[float, ...], code: tuple[str, ...] = ("same",)) -> None:
@@ -281,7 +282,7 @@ def set_to(run: Path, where: tuple[str, ...], value: object) -> None:
 @pytest.mark.parametrize(
     ("where", "value"),
     [
-        (("workers", "code"), {"job-rank0-1": {"code_sha256": "other"}}),
+        (("workers", "code", "job-rank0-1"), {"code_sha256": "other"}),
         (("plugins",), {"my_kernel.py": "other"}),
         (("settings", "plugins"), ["/home/me/my_kernel.py"]),  # as versions told it that did not look into them
         (("worker", "env", "OMP_NUM_THREADS"), "7"),
