@@ -57,6 +57,13 @@ class UnsupportedError(AttnspecError):
         self.reason = reason
 
 
+class StrandedError(BaseException):
+    """A rank can neither send what the others wait for nor tell them why: its process must end, which they notice.
+
+    No Exception, so that nothing takes it for the outcome of a case and goes on.
+    """
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
     """One thing wrong with an input file, with its place."""

@@ -87,6 +87,7 @@ def _serve(pipe, rank, size, folder):
     import torch
     import torch.distributed as dist
 
+    from attnspec.errors import StrandedError
     from attnspec.exchange.groups import Ranks
 
     torch.set_num_threads(1)
@@ -98,6 +99,8 @@ def _serve(pipe, rank, size, folder):
             pipe.send(("returned", function(ranks, *args, **kwargs)))
         except Exception:  # noqa: BLE001  (whatever a test's function raises is what the test is to see)
             pipe.send(("raised", traceback.format_exc()))
+        except StrandedError:  # as the worker does it: nothing waits for what cannot come
+            os._exit(1)
     ranks.leave()
 
 

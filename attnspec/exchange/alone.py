@@ -23,6 +23,11 @@ class AloneForward:
     inputs: Any
     forward: Forward | None
 
+    @property
+    def has_lse(self) -> bool:
+        """Whether the kernel gives one."""
+        return self.forward is not None and self.forward.lse is not None
+
 
 class Alone:
     """Stands where a `attnspec.exchange.ring.Ring` stands, for a ring of one place."""

@@ -146,8 +146,8 @@ class BoundStrategy:
 
     def canonical_out(self, forward: Forward) -> tuple[Tensor, Tensor | None]:
         """out and lse of the rank's tokens; all ranks call this together, for lse may come from other ranks."""
+        lse_BNT = self._work.lse(forward, self._way)  # first: others wait for its messages
         out_BTND = self._q_slots.read(forward.out)
-        lse_BNT = self._work.lse(forward, self._way)
         if lse_BNT is None:
             return out_BTND, None
         lse_BNT = self._q_slots.read(lse_BNT, dim=2)

@@ -90,7 +90,7 @@ class DynamicGroups:
             (q_BTND,), (k_BSGD, v_BSGD) = queries.wait(), keys.wait()
         saved = []
         for part in self._parts:
-            q_part = q_BTND[:, part.rows].contiguous()
+            q_part = guard.contiguous(q_BTND[:, part.rows])
             kv_part = guard.room(kv, (2, *k_BSGD[:, part.keys].shape))
             guard.run(_stack, k_BSGD[:, part.keys], v_BSGD[:, part.keys], kv_part)
             made = part.ring.forward(q_part, kv_part, transport, guard)
@@ -108,7 +108,7 @@ class DynamicGroups:
             (dout_BTND,) = self._reshard[0].bring([dout_BTND], transport, guard).wait()
         made = [
             part.ring.backward(
-                held.q_BTND, held.kv, held.forward, dout_BTND[:, part.rows].contiguous(), transport, guard
+                held.q_BTND, held.kv, held.forward, guard.contiguous(dout_BTND[:, part.rows]), transport, guard
             )
             for part, held in zip(self._parts, cast(list[Saved], forward.saved), strict=True)
         ]
@@ -122,9 +122,10 @@ class DynamicGroups:
 
     def lse(self, forward: Forward, transport: Transport) -> Tensor | None:
         """From where the rank's queries worked."""
-        guard, dtype = Guard(), lse_type(forward.out.dtype)
-        parts = [one.forward.lse_BNT.transpose(1, 2)[..., None].to(dtype) for one in cast(list[Saved], forward.saved)]
-        lse_BTN1 = _joined(parts, forward.out[..., :1].to(dtype), guard)
+        guard, out_BTND = Guard(), forward.out
+        like = guard.room(out_BTND, (*out_BTND.shape[:3], 1), lse_type(out_BTND.dtype))
+        held = (one.forward.lse_BNT.transpose(1, 2)[..., None] for one in cast(list[Saved], forward.saved))
+        lse_BTN1 = _joined([guard.copied(one, like.dtype) for one in held], like, guard)
         if self._reshard is not None:
             (lse_BTN1,) = self._reshard[0].fetch([lse_BTN1], transport, guard).wait()
         guard.finish()

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
 
 from attnspec.errors import UnsupportedError
 from attnspec.exchange.transport import GroupTransport, SilentTransport, Transport
@@ -21,8 +22,9 @@ _parts: dict[tuple[int, ...], dist.ProcessGroup] = {}
 class Ranks:
     """One rank among those of its job; a job of one rank needs no process group."""
 
-    def __init__(self, rank: int, size: int, transport: Transport) -> None:
+    def __init__(self, rank: int, size: int, transport: Transport, store: Any = None) -> None:
         self.rank, self.size, self.transport = rank, size, transport
+        self._store, self._meetings = store, 0
 
     @classmethod
     def alone(cls) -> Ranks:
@@ -45,10 +47,11 @@ class Ranks:
         a kernel fills the device.
         """
         timeout = timedelta(seconds=timeout_s)
-        where: dict[str, Any] = {"init_method": "env://"} if store is None else {"store": store}
-        dist.init_process_group("gloo", rank=rank, world_size=size, timeout=timeout, **where)
+        if store is None:
+            store, *_ = next(rendezvous("env://", rank, size, timeout=timeout))
+        dist.init_process_group("gloo", rank=rank, world_size=size, timeout=timeout, store=store)
         groups = {channel: _group(device, timeout) for channel in Channel}
-        return cls(rank, size, GroupTransport(groups))
+        return cls(rank, size, GroupTransport(groups), store)
 
     def leave(self) -> None:
         """Part from the others."""
@@ -75,6 +78,20 @@ class Ranks:
         """Wait until all ranks are here."""
         if self.size > 1:
             dist.barrier()
+
+    def meet_within(self, seconds: float) -> bool:
+        """Whether all ranks came here in that time, by the store alone: their groups may be held up by messages."""
+        if self.size == 1:
+            return True
+        assert self._store is not None
+        self._meetings += 1
+        keys = [f"attnspec/meeting/{self._meetings}/{rank}" for rank in range(self.size)]
+        try:
+            self._store.set(keys[self.rank], "")
+            self._store.wait(keys, timedelta(seconds=seconds))
+        except RuntimeError:  # of the store, for ranks that are late as for those that are gone
+            return False
+        return True
 
     def line_up(self, device: torch.device) -> Callable[[], None]:
         """What enqueues a one-element all-reduce on the current stream: no host waits, and devices go on together."""

@@ -142,12 +142,10 @@ class Collect:
         for result, target, got in zip(results, self._targets, self._got, strict=True):
             held = words(result)
             if held.dtype != got.dtype:
-                held = words(_copied(result, self._guard, target.dtype))
+                held = words(self._guard.copied(result, target.dtype))
             blocks_BULHW = torch.unflatten(held, 1, (len(exchange.group), -1))
             for number in exchange.others:
-                block = blocks_BULHW[:, number]
-                if not block.is_contiguous():
-                    block = _copied(block, self._guard)
+                block = self._guard.contiguous(blocks_BULHW[:, number])
                 sends.append(Parcel(peer=exchange.group[number], tensor=block))
                 receives.append(Parcel(peer=exchange.group[number], tensor=got[stage, number]))
             own.append(blocks_BULHW[:, exchange.member])
@@ -205,11 +203,4 @@ def _tokens(part_PUBLHD: Tensor, guard: Guard) -> Tensor:
     view = part_PUBLHD.movedim(1, 2)
     if view.shape[1] == 1:
         return view.flatten(2, 3)
-    return _copied(view, guard).flatten(2, 3)
-
-
-def _copied(part: Tensor, guard: Guard, dtype: torch.dtype | None = None) -> Tensor:
-    """A contiguous copy."""
-    room = guard.room(part, part.shape, dtype)
-    guard.run(room.copy_, part)
-    return room
+    return guard.copied(view).flatten(2, 3)

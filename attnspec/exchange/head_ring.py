@@ -70,6 +70,11 @@ class Stage:
             return inner.backward(self.q_BTHD, self.kv, held, dout_BTHD, transport, guard)
         return inner.backward(self.q_BTHD, self.kv, cast(AloneForward, self.forward), dout_BTHD, transport, guard)
 
+    @property
+    def has_lse(self) -> bool:
+        """Whether its kernel gives one."""
+        return isinstance(self.forward, RingForward) or self.forward.has_lse
+
     def lse(self, inner: Ring | Alone) -> Tensor | None:
         """The stage's lse_BHT."""
         if isinstance(inner, Ring):
@@ -149,15 +154,19 @@ class HeadStages:
 
     def lse(self, forward: Forward, transport: Transport) -> Tensor | None:
         """From the ranks of its heads."""
-        parts = [one.lse(self._inner) for one in cast(list[Stage], forward.saved)]
-        batch, num_slots, num_heads, _ = forward.out.shape
-        lse_BTN1 = forward.out.new_empty((batch, num_slots, num_heads, 1), dtype=lse_type(forward.out.dtype))
-        guard = Guard()
+        stages, out_BTND = cast(list[Stage], forward.saved), forward.out
+        if not all(one.has_lse for one in stages):
+            return None
+        guard, dtype = Guard(), lse_type(out_BTND.dtype)
+        lse_BTN1 = guard.room(out_BTND, (*out_BTND.shape[:3], 1), dtype)
         back = Collect(self._exchange, [lse_BTN1], guard)
-        for part in parts:
+        for one in stages:
+            part = guard.run(one.lse, self._inner)
             if part is None:
-                return None
-            back.add([part.transpose(1, 2)[..., None]], transport)
+                part_BTH1 = guard.room(one.q_BTHD, (*one.q_BTHD.shape[:3], 1), dtype)
+            else:
+                part_BTH1 = part.transpose(1, 2)[..., None]
+            back.add([part_BTH1], transport)
         back.finish()
         guard.finish()
         return lse_BTN1[..., 0].transpose(1, 2)

@@ -122,10 +122,12 @@ class Ring:
         """Gradients of a step's keys, with what came of them; they travel on in float32 once they are a sum."""
         added = bool(incoming) if step else len(incoming) > 1 or any(pair[0].dtype != kv.dtype for pair in incoming)
         sums = guard.run(_summed, part, incoming, kv, wide(kv.dtype) if added else kv.dtype)
+        dtype = wide(kv.dtype) if added and step else kv.dtype
+        if sums is not None and sums[0].dtype != dtype:
+            sums = guard.run(_cast, sums, dtype)
         if sums is None:
-            dtype = wide(kv.dtype) if added and step else kv.dtype
             return guard.room(kv, kv.shape[1:], dtype), guard.room(kv, kv.shape[1:], dtype)
-        return sums if step else (sums[0].to(kv.dtype), sums[1].to(kv.dtype))
+        return sums
 
 
 @dataclass(slots=True, kw_only=True)
@@ -185,3 +187,7 @@ def _summed(part: KeyGrads | None, incoming: list[Pair], kv: Tensor, dtype: torc
             total[:, part.keys].add_(part.dv if which else part.dk)
         sums.append(total)
     return sums[0], sums[1]
+
+
+def _cast(pair: Pair, dtype: torch.dtype) -> Pair:
+    return pair[0].to(dtype), pair[1].to(dtype)

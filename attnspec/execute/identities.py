@@ -2,8 +2,17 @@
 
 In each part of a mask that shares no rows and keys with others (a document, mostly), and for each key/value head: the
 rows of P sum to 1, so dV sums to the sum of dO over rows that have keys; the rows of dS sum to 0, so dK sums to 0. The
-unit of error is what rounding each dK and dV to the dtype does to such a sum, and what rounding the lse and delta of a
-row to float32 does to its whole row.
+unit of error is what rounding each dK and dV to the dtype does to such a sum, what rounding the lse and delta of a row
+to float32 does to its whole row, and for dK what rounding the output does.
+
+Of the last: a row of dS = P (dO V^T - delta) sums to dO (out - out'), since P V = out, where delta = dO out' is taken
+from the output as it was stored (Dao et al. 2022, appendix B.2). Its elements differ from out by independent roundings
+of RMS ROUNDING eps out, so the row adds scale q dO (out - out') to the sum of dK, of expected square scale^2 |q|^2
+(ROUNDING eps)^2 sum over d of (dO out)^2, in each head. P that is rounded before it meets V adds sum over k of P^2 (dO
+v)^2 in the place of the last sum, and partial results that are rounded before they are merged sum over parts and d of
+(dO weight part)^2; where values are independent both are that sum again in expectation, so each counts as one more
+rounding of out. Only in short documents does this show beside the rounding of dK: where one key takes nearly all of a
+row, dS is next to nothing, and out as large as a value.
 
 Beside that, tensor cores cut what they add to a float32 accumulator instead of rounding it, so a long sum shrinks: by
 about half a unit in the last place a step of 16 rows, over all query heads of a group where a kernel adds them in one
@@ -18,6 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from attnspec.execute.attention import ROUNDING
 from attnspec.execute.findings import Finding
 from attnspec.execute.rows import components
 from attnspec.execute.tensors import Tensors
@@ -60,10 +70,14 @@ class Identities:
         log_counts = 1 + np.log(np.maximum(counts, 1))
         self.lse_noise_T = torch.from_numpy((2 * FLOAT32_EPS * log_counts) ** 2).to(device)
 
-    def check(self, tensors: Tensors, dk_BSGD: Tensor, dv_BSGD: Tensor) -> Finding:
-        """The worst part and head, of dV and dK."""
+    def check(
+        self, tensors: Tensors, out_BTND: Tensor, dk_BSGD: Tensor, dv_BSGD: Tensor, *, partials: int = 1
+    ) -> Finding:
+        """The worst part and head, of dV and dK. out_BTND, partials: as the implementation made and merged it."""
         assert tensors.dout_BTND is not None
         shape, worst = self.shape, Finding(error=0.0, bound=BOUND)
+        num_roundings = 2 if partials == 1 else 3
+        out_noise = num_roundings * (ROUNDING * torch.finfo(out_BTND.dtype).eps) ** 2 / shape.head_dim
         for batch in range(shape.batch):
             for head in range(shape.num_heads_kv):
                 heads = slice(head * shape.group_size, (head + 1) * shape.group_size)
@@ -72,6 +86,8 @@ class Identities:
                 wanted_CD = self.queries(dout_TMD.sum(dim=1, dtype=torch.float64))
                 dv = self._compare(dv_BSGD[batch, :, head], wanted_CD, dout_square_T * self.lse_noise_T)
                 delta_noise_T = dout_square_T * q_square_T * (8 * FLOAT32_EPS) ** 2
+                pull_square_TM = _squares(dout_TMD.to(torch.float32) * out_BTND[batch, :, heads])
+                delta_noise_T += (pull_square_TM * _squares(q_TMD)).sum(dim=1) * out_noise
                 dk = self._compare(dk_BSGD[batch, :, head], None, delta_noise_T)
                 for name, demand, found in (("dV", "the sum of dO", dv), ("dK", "0", dk)):
                     if found.index is not None and found.exceeds(worst):
@@ -88,7 +104,7 @@ class Identities:
         wide_SD = grad_SD.to(torch.float64)
         sum_CD = self.keys(wide_SD)
         error_CD = sum_CD if wanted_CD is None else sum_CD - wanted_CD
-        rounding = torch.finfo(grad_SD.dtype).eps / 4
+        rounding = torch.finfo(grad_SD.dtype).eps * ROUNDING
         square_C = self.keys(wide_SD.square_().sum(dim=-1, keepdim=True))[:, 0] * rounding**2
         square_C += self.queries(row_noise_T.to(torch.float64)[:, None])[:, 0]
         unit_C = (square_C / self.shape.head_dim).sqrt().clamp_min(1e-30)
@@ -125,4 +141,8 @@ class _Sums:
 
 
 def _square(value_TMD: Tensor) -> Tensor:
-    return value_TMD.to(torch.float32).square().sum(dim=(-1, -2))
+    return _squares(value_TMD).sum(dim=-1)
+
+
+def _squares(value_TMD: Tensor) -> Tensor:
+    return value_TMD.to(torch.float32).square().sum(dim=-1)

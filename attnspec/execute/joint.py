@@ -13,10 +13,10 @@ from typing import Any, NoReturn, ParamSpec, TypeVar
 import torch.distributed as dist
 from torch import Tensor
 
-from attnspec.errors import AttnspecError
+from attnspec.errors import AttnspecError, StrandedError
 from attnspec.exchange.bound import Grads, RankKernel
 from attnspec.exchange.groups import Ranks
-from attnspec.exchange.guard import Guard
+from attnspec.exchange.guard import Guard, NoRoomError
 from attnspec.exchange.transport import SilentTransport, Transport
 from attnspec.execute.clock import Sample, Timer
 from attnspec.execute.findings import Finding
@@ -24,6 +24,8 @@ from attnspec.execute.rounds import InvalidTimeError, NoSamplesError
 from attnspec.execute.sent import Sent, WatchedTransport
 from attnspec.support import Forward
 
+MEET_S = 10.0
+"""How long a rank without memory for its messages waits for others that have none either."""
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -52,6 +54,18 @@ class Agreement:
             raise error
         self._settled(self.ranks.share((False, self._describe(error))), error)
         raise AssertionError("a failure was shared and nobody saw it")
+
+    def give_up(self, error: NoRoomError) -> NoReturn:
+        """As `fail`, for a rank that has left messages unsent: the others may have, too, at the same point.
+
+        Raises StrandedError where they have not, for then they wait for these messages and hear nothing else.
+        """
+        cause = error.cause
+        if not self.ranks.meet_within(MEET_S):
+            raise StrandedError(
+                f"rank {self.ranks.rank} cannot send what other ranks wait for: {type(cause).__name__}: {cause}"
+            ) from cause
+        self.fail(cause)
 
     def together(self, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """What `act` returns here, once it has succeeded on all ranks. Raises JointFailure when it failed on any."""
@@ -132,21 +146,15 @@ class JointStrategy:
 
     def forward(self, inputs: Any) -> Forward:
         """One forward."""
-        guard = Guard(self._error)
-        made = self._bound.forward_with(inputs, guard)
-        self._keep(guard)
-        return made
+        return self._served(self._bound.forward_with, inputs)
 
     def backward(self, inputs: Any, forward: Forward, dout: Any) -> Any:
         """One backward."""
-        guard = Guard(self._error)
-        made = self._bound.backward_with(inputs, forward, dout, guard)
-        self._keep(guard)
-        return made
+        return self._served(self._bound.backward_with, inputs, forward, dout)
 
     def canonical_out(self, forward: Forward) -> tuple[Tensor, Tensor | None]:
         """As the strategy does; all ranks together. An lse that one rank has not is none."""
-        out_BTND, lse_BNT = self._agreement.together(self._bound.canonical_out, forward)
+        out_BTND, lse_BNT = self._agreement.together(self._canonical_out, forward)
         return out_BTND, lse_BNT if all(self._agreement.exchange(lse_BNT is not None)) else None
 
     def canonical_grads(self, grads: Any) -> Grads:
@@ -197,10 +205,24 @@ class JointStrategy:
         finally:
             self._bound.transport = transport
 
-    def _keep(self, guard: Guard) -> None:
+    def _served(self, call: Callable[..., T], *args: Any) -> T:
+        """One call, which exchanges all its messages whatever goes wrong, as long as there is room for them."""
+        guard = Guard(self._error)
+        try:
+            made = call(*args, guard)
+        except NoRoomError as error:
+            self._error = None
+            self._agreement.give_up(error)
         self._error = guard.error
         if not self.timing:
             self.settle()
+        return made
+
+    def _canonical_out(self, forward: Forward) -> tuple[Tensor, Tensor | None]:
+        try:
+            return self._bound.canonical_out(forward)
+        except NoRoomError as error:
+            self._agreement.give_up(error)
 
 
 class JointTimer:

@@ -293,13 +293,15 @@ def _timed_findings(
     here = _Here(right.rows_R, prepared.q_rows, checks.k_BSGD.device)
     grads = right.grads
     assert grads is not None
+    out_BTND, _ = calls.canonical_out(forward)
     dq_BTND, dk_BSGD, dv_BSGD = calls.backward(prepared.inputs, forward, prepared.dout)
     yield _finite("dq", dq_BTND, prepared.q_rows)
     yield _finite("dk", dk_BSGD, prepared.k_rows)
     yield _finite("dv", dv_BSGD, prepared.k_rows)
     # A row of dQ depends on no other row of dO, so the sparse oracle holds here too.
     yield _compare("dq", here.take(dq_BTND), grads.dq_BRND, grads.dq_unit_R, here, BOUND_DQ)
-    yield checks.identities().check(tensors, dk_BSGD, dv_BSGD)
+    partials = prepared.partials * prepared.kernel_partials
+    yield checks.identities().check(tensors, out_BTND, dk_BSGD, dv_BSGD, partials=partials)
 
 
 class _Here:

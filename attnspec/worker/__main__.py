@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from attnspec.errors import AttnspecError, EnvironmentMissingError, JournalError
+from attnspec.errors import AttnspecError, EnvironmentMissingError, JournalError, StrandedError
 from attnspec.wire import EXIT_JOURNAL, EXIT_MISSING, WORKER_FIX, JobRequest, loads
 from attnspec.worker.control import EventStream, Stop, Stopped, leave, watch_control_pipe
 from attnspec.worker.one_cudnn import restart_with_torchs_cudnn
@@ -40,7 +40,7 @@ def _code_and_words(path: Path, stop: Stop) -> tuple[int, str]:
         return EXIT_MISSING, str(error)
     except JournalError as error:
         return EXIT_JOURNAL, str(error)
-    except (AttnspecError, OSError) as error:
+    except (AttnspecError, StrandedError, OSError) as error:
         return EXIT_FAILED, f"{type(error).__name__}: {error}"
     return 0, ""
 

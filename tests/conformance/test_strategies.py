@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -24,7 +23,6 @@ from test_library_adapters import ADAPTERS
 
 from attnspec import plugins
 from attnspec.errors import UnsupportedError
-from attnspec.execute.joint import JointFailure
 from attnspec.kernels.reference import Reference
 from attnspec.shape import Shape
 from attnspec.slices import AttnSlices
@@ -168,58 +166,6 @@ def run_apart(ranks, cases):
         patch.setattr(Reference, "static_schedule", True, raising=False)
         patch.setattr(Reference, "overlaps", frozenset({"fwd", "bwd"}), raising=False)
         return run_strategies(ranks, cases)
-
-
-@pytest.mark.parametrize(
-    ("operation", "heads"),
-    [
-        ("copy_", (8, 4)),
-        *(pytest.param(*one, marks=pytest.mark.slow) for one in (("copy_", (8, 1)), ("new_empty", (8, 4)))),
-    ],
-)
-def test_a_rank_without_memory_for_its_copies_ends_all(pools, operation, heads):
-    """Whichever copy of the all-to-all it is; within a batch of 2 tokens are copied on arrival too."""
-    pool = pools(2)
-    pool.start(run_out_of_memory, operation, (implementation("ulysses"), shape_of("float32", *heads, batch=2), *SHORT))
-    first, second = pool.results(timeout_s=30)
-    assert first == second
-    kind, ends = first
-    assert kind == "returned", ends
-    assert len(ends) > 10 and set(ends) == {"rank 1: no memory here"}, ends
-
-
-def run_out_of_memory(ranks, operation, case):
-    """What this rank ended with as the first, second, ... operation of rank 1 failed, up to the last."""
-    prepared, _ = prepared_strategy(ranks, *case)
-    bound, ends = prepared.bound, []
-    bound.timing = True
-    for number in itertools.count():
-        with failing(operation, number if ranks.rank == 1 else None):
-            bound.backward(prepared.inputs, bound.forward(prepared.inputs), prepared.dout)
-        try:
-            bound.settle()
-        except JointFailure as error:
-            ends.append(str(error))
-        else:
-            break
-    return ends
-
-
-@contextmanager
-def failing(operation, number):
-    """The tensors' operation of that number finds no memory."""
-    import torch
-
-    numbers, right = itertools.count(), getattr(torch.Tensor, operation)
-
-    def call(*args, **kwargs):
-        if next(numbers) == number:
-            raise torch.OutOfMemoryError("no memory here")
-        return right(*args, **kwargs)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.Tensor, operation, call)
-        yield
 
 
 @pytest.mark.slow

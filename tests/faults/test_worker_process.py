@@ -203,6 +203,24 @@ def test_who_is_stopped_while_it_tells_why_it_cannot_work_tells_it_whole():
     assert (done.returncode, done.stderr) == (EXIT_MISSING, "no such device\n")
 
 
+STRANDED = """
+from attnspec.errors import StrandedError
+from attnspec.worker import __main__ as worker
+
+def strand(*arguments):
+    raise StrandedError("rank 1 cannot send what other ranks wait for: no memory here")
+
+worker._run = strand
+raise SystemExit(worker.main(["request.json"]))
+"""
+
+
+def test_a_rank_that_cannot_send_ends_with_its_words():
+    done = subprocess.run([sys.executable, "-c", STRANDED], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr == "StrandedError: rank 1 cannot send what other ranks wait for: no memory here\n"
+
+
 def test_code_of_ours_that_is_missing_is_not_told_as_a_missing_package(tmp_path):
     """Installing torch again would not bring it back."""
     script = "import sys; sys.modules['attnspec.worker.session'] = None; from attnspec.worker.__main__ import main; "

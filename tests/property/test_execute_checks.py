@@ -257,14 +257,14 @@ def test_identities_hold_for_true_gradients_of_any_mask(slices, seed):
     tensors = make_tensors(
         f"w{seed}", shape, seqlen_q=slices.seqlen_q, seqlen_k=slices.seqlen_k, needs_backward=True, device=CPU
     )
-    *_, dk, dv = dense_attention(slices, shape, tensors, tensors.dout_BTND)
+    out, *_, dk, dv = dense_attention(slices, shape, tensors, tensors.dout_BTND)
     identities = Identities(shape, slices, CPU)
-    assert not identities.check(tensors, dk.float(), dv.float()).failed
+    assert not identities.check(tensors, out.float(), dk.float(), dv.float()).failed
     key = int(np.argmax(dense(slices).any(axis=0)))
     if dense(slices).any():
         spoilt = dv.clone()
         spoilt[0, key, 1, 3] += 0.5
-        found = identities.check(tensors, dk.float(), spoilt.float())
+        found = identities.check(tensors, out.float(), dk.float(), spoilt.float())
         assert found.failed
         assert "dV of key/value head 1" in found.reason
 
@@ -273,7 +273,7 @@ def test_identities_add_up_over_ranks():
     shape = shape_of()
     slices = AttnSlices.from_rows([(0, 40, 0, 40, 1), (40, 64, 40, 64, 1)], seqlen_q=64, seqlen_k=64)
     tensors = make_tensors("w", shape, seqlen_q=64, seqlen_k=64, needs_backward=True, device=CPU)
-    *_, dk, dv = dense_attention(slices, shape, tensors, tensors.dout_BTND)
+    out, *_, dk, dv = dense_attention(slices, shape, tensors, tensors.dout_BTND)
     halves = [np.arange(0, 64, 2), np.arange(1, 64, 2)]
     partial: list[list[torch.Tensor]] = [[], []]
     for rank, rows in enumerate(halves):
@@ -289,7 +289,8 @@ def test_identities_add_up_over_ranks():
             return value
 
         check = Identities(shape, slices, CPU, q_rows=rows, k_rows=rows, reduce=keep)
-        assert check.check(mine, dk[:, rows].float(), dv[:, rows].float()).failed  # a part of the sums is not zero
+        found = check.check(mine, out[:, rows].float(), dk[:, rows].float(), dv[:, rows].float())
+        assert found.failed  # a part of the sums is not zero
     sums = iter([a + b for a, b in zip(*partial, strict=True)])
     mine = Tensors(
         q_BTND=tensors.q_BTND[:, halves[0]],
@@ -298,7 +299,8 @@ def test_identities_add_up_over_ranks():
         dout_BTND=tensors.dout_BTND[:, halves[0]],
     )
     whole = Identities(shape, slices, CPU, q_rows=halves[0], k_rows=halves[0], reduce=lambda value: next(sums))
-    assert not whole.check(mine, dk[:, halves[0]].float(), dv[:, halves[0]].float()).failed
+    out, dk, dv = (part[:, halves[0]].float() for part in (out, dk, dv))
+    assert not whole.check(mine, out, dk, dv).failed
 
 
 SIZES = {"batch": 2, "num_heads": 3, "head_dim": 8, "dtype": torch.bfloat16, "device": CPU}

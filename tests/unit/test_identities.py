@@ -24,7 +24,8 @@ def check(shrink):
     generator = torch.Generator().manual_seed(0)
     dv = torch.randn((1, SEQLEN, 1, SHAPE.head_dim), dtype=torch.float64, generator=generator) * 0.01
     dv += (wanted * (1 - shrink) - dv.sum(dim=(1, 2)))[:, None, None] / SEQLEN
-    return Identities(SHAPE, slices, CPU).check(tensors, torch.zeros_like(dv).float(), dv.float())
+    out = torch.zeros_like(tensors.q_BTND)
+    return Identities(SHAPE, slices, CPU).check(tensors, out, torch.zeros_like(dv).float(), dv.float())
 
 
 def test_a_sum_may_shrink_by_half_a_unit_a_step():
