@@ -41,7 +41,11 @@ def plan_strategy(implementation: Implementation, problem: Problem, docs: IntArr
 def prepare_strategy(
     implementation: Implementation, problem: Problem, provider: str, plan: Sharding, agreement: Agreement
 ) -> Prepared:
-    """Lower and bind this rank's part. Raises UnsupportedError where the kernel cannot compute one of its calls."""
+    """Lower and bind this rank's part. Raises UnsupportedError where the kernel cannot compute one of its calls.
+
+    All ranks together: what bounds the error of a row is the worst of all kernels, since rows may be computed on one
+    rank, or in parts on several, and checked on another.
+    """
     assert implementation.strategy is not None and problem.device is not None
     strategy = plugins.load("strategies", implementation.strategy)
     module = plugins.load("kernels", implementation.kernel)
@@ -60,16 +64,18 @@ def prepare_strategy(
     transport = agreement.ranks.transport
     started = time.perf_counter()
     bound: RankKernel = strategy.bind(plan, bind, transport, problem.device, needs_backward=problem.needs_backward)
+    lower_s = time.perf_counter() - started
+    tolerances, partials = zip(*agreement.exchange((bound.lse_tolerance, max(kernel_partials))), strict=True)
     return Prepared(
         bound=JointStrategy(bound, agreement),
         needs_backward=problem.needs_backward,
-        lower_s=time.perf_counter() - started,
+        lower_s=lower_s,
         backend=bound.backend,
-        lse_tolerance=bound.lse_tolerance,
+        lse_tolerance=max(tolerances),
         q_rows=plan.q_tokens(transport.rank),
         k_rows=plan.k_tokens(transport.rank),
         partials=plan.partials,
-        kernel_partials=max(kernel_partials),
+        kernel_partials=max(partials),
         mesh=canonical_json(dict(plan.mesh)),
         load_imbalance=load_imbalance(plan.areas),
         padding_tokens=plan.padding_tokens,

@@ -7,7 +7,7 @@ import pytest
 import torch
 from planted_kernels import right_kernel, slices_of
 from ranks import RankPool
-from strategy_runs import implementation, mask_slices, verify_strategies
+from strategy_runs import implementation, mask_slices, prepared_strategy, verify_strategies
 from test_verify_kernels import verified
 
 from attnspec.execute.identities import Identities
@@ -60,6 +60,21 @@ def test_right_strategies_verify(size):
     with RankPool(size) as pool:
         for one, *found in zip(held, *pool.run(verify_strategies, held), strict=True):
             assert {tuple(result) for _, *result in found} == {("ok", None)}, one
+
+
+def test_rows_are_bounded_by_the_kernels_that_computed_them():
+    """Ranks 2 and 3 compute nothing; the log-sum-exps of their rows come from others, with these kernels' error."""
+    shape, docs = Shape(batch=1, num_heads_q=8, num_heads_kv=4, head_dim=16, dtype="bfloat16"), [1] * 12
+    case = implementation("hybrid_dcp", "sdpa"), shape, mask_slices("share_question", docs), docs
+    with RankPool(4) as pool:
+        assert pool.run(verify_strategies, [case]) == [[(3, "ok", None)]] * 4
+        (of_all,) = set(pool.run(bounds_of, case))
+    assert of_all[0] > 0
+
+
+def bounds_of(ranks, case):
+    prepared, _ = prepared_strategy(ranks, *case)
+    return prepared.lse_tolerance, prepared.kernel_partials
 
 
 def of_short_documents(mask, head_dim, seed, *, out_by=1.0, lse_by=0.0, key_by=1.0):
