@@ -16,6 +16,7 @@ from attnspec.exchange.guard import Guard
 from attnspec.exchange.tokens import Slots
 from attnspec.exchange.transport import Transport
 from attnspec.support import BoundKernel, ExpectedKernels, Forward
+from attnspec.support.kernel_names import every
 
 Grads = tuple[Tensor, Tensor, Tensor]
 
@@ -103,8 +104,7 @@ class BoundStrategy:
         self.transport: Transport | None = transport
         self._work, self._q_slots, self._k_slots = work, q_slots, k_slots
         self.frees_graph = any(one.frees_graph for one in kernels)
-        told = (one.expected_kernels for one in kernels if one.expected_kernels)
-        self.expected_kernels: ExpectedKernels = next(told, "")
+        self.expected_kernels = every(one.expected_kernels for one in kernels)
         self.backend = kernels[0].backend if kernels else None
         self.lse_tolerance = max((float(getattr(one, "lse_tolerance", 0.0)) for one in kernels), default=0.0)
 

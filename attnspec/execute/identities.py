@@ -8,9 +8,9 @@ to float32 does to its whole row, and for dK what rounding the output does.
 Of the last: a row of dS = P (dO V^T - delta) sums to dO (out - out'), since P V = out, where delta = dO out' is taken
 from the output as it was stored (Dao et al. 2022, appendix B.2). Its elements differ from out by independent roundings
 of RMS ROUNDING eps out, so the row adds scale q dO (out - out') to the sum of dK, of expected square scale^2 |q|^2
-(ROUNDING eps)^2 sum over d of (dO out)^2, in each head. P that is rounded before it meets V adds sum over k of P^2 (dO
-v)^2 in the place of the last sum, and partial results that are rounded before they are merged sum over parts and d of
-(dO weight part)^2; where values are independent both are that sum again in expectation, so each counts as one more
+(ROUNDING eps)^2 sum over d of (dO out)^2, in each head. P that is rounded before it meets V adds sum over k of P^2
+(dO v)^2 in the place of the last sum, and partial results that are rounded before they are merged sum over parts and d
+of (dO weight part)^2; where values are independent both are that sum again in expectation, so each counts as one more
 rounding of out. Only in short documents does this show beside the rounding of dK: where one key takes nearly all of a
 row, dS is next to nothing, and out as large as a value.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,8 +24,23 @@ from attnspec.worker.spent import Spent
 
 
 @dataclass(slots=True, kw_only=True)
+class PackState:
+    """What the last try of a case on one pack told: one that ran out of memory beside others is tried again alone.
+
+    areas: of each rank, by the strategy's plan; none for a kernel alone.
+    """
+
+    verification: Verification
+    lower_s: float
+    setup_s: float = 0.0
+    padding_tokens: int = 0
+    areas: Sequence[int] = ()
+    exposed_comm_ms: float | None = None
+
+
+@dataclass(slots=True, kw_only=True)
 class CaseState:
-    """One case on its way: what is known of it so far, summed over packs."""
+    """One case on its way: what is known of it so far. rounds_done: journaled by this attempt, by pack, over tries."""
 
     request: CaseRequest
     workload: WorkloadRequest
@@ -34,16 +50,11 @@ class CaseState:
     backend: str | None = None
     mesh: str | None = None
     result_key: str | None = None
-    lower_s: float = 0.0
-    setup_s: float = 0.0
-    verifications: list[Verification] = field(default_factory=list)
+    packs: dict[int, PackState] = field(default_factory=dict)
+    rounds_done: Counter[int] = field(default_factory=Counter)
     kernel_names: tuple[str, ...] | None = None
     peak_memory_bytes: int | None = None
     comm_bytes: int | None = None
-    padding_tokens: int | None = None
-    exposed_comm_ms: list[float] = field(default_factory=list)
-    areas_most: int = 0
-    areas_mean: float = 0.0
     ended: bool = False
 
     @property
@@ -52,19 +63,42 @@ class CaseState:
         return self.request.case_id
 
     @property
+    def lower_s(self) -> float:
+        """Over all packs."""
+        return sum(one.lower_s for one in self.packs.values())
+
+    @property
+    def setup_s(self) -> float:
+        """Over all packs."""
+        return sum(one.setup_s for one in self.packs.values())
+
+    @property
+    def padding_tokens(self) -> int | None:
+        """Over all packs; None for a kernel alone."""
+        return None if self.mesh is None else sum(one.padding_tokens for one in self.packs.values())
+
+    @property
     def load_imbalance(self) -> float | None:
         """Over all packs; None for a kernel alone."""
         if self.mesh is None:
             return None
-        return self.areas_most / self.areas_mean if self.areas_mean else 1.0
+        most = sum(max(one.areas) for one in self.packs.values())
+        mean = sum(statistics.fmean(one.areas) for one in self.packs.values())
+        return most / mean if mean else 1.0
 
-    def add_plan(self, plan: Sharding) -> None:
-        """What a strategy's plan for one pack tells."""
-        self.mesh = canonical_json(dict(plan.mesh))
-        self.comm_bytes = max(self.comm_bytes or 0, comm_bytes(plan, self.request.pass_))
-        self.padding_tokens = (self.padding_tokens or 0) + plan.padding_tokens
-        self.areas_most += max(plan.areas)
-        self.areas_mean += sum(plan.areas) / plan.num_ranks
+    @property
+    def exposed_comm_ms(self) -> float | None:
+        """Mean over packs; None where no pack has one."""
+        held = [one.exposed_comm_ms for one in self.packs.values() if one.exposed_comm_ms is not None]
+        return statistics.fmean(held) if held else None
+
+    def set_up(self, pack: int, verification: Verification, lower_s: float, plan: Sharding | None) -> None:
+        """A pack is verified; what an earlier try of it told is dropped. plan: of a strategy."""
+        made = self.packs[pack] = PackState(verification=verification, lower_s=lower_s)
+        if plan is not None:
+            made.padding_tokens, made.areas = plan.padding_tokens, plan.areas
+            self.mesh = canonical_json(dict(plan.mesh))
+            self.comm_bytes = max(self.comm_bytes or 0, comm_bytes(plan, self.request.pass_))
 
 
 class Reporter:
@@ -134,6 +168,7 @@ class Reporter:
         ]
         with self._stop.deferred():
             self._journal.append_round(rows)
+            case.rounds_done[pack] += 1
         self._send(Event(kind="round", case_id=case.case_id, data={"pack": pack, "round": number}))
 
     def resumed(self, case: CaseState) -> None:
@@ -161,7 +196,7 @@ class Reporter:
 
     def _outcome(self, case: CaseState, status: Status, code: str | None, reason: str | None) -> None:
         case.ended = True
-        found = worst_of(case.verifications) if case.verifications else None
+        found = worst_of([one.verification for one in case.packs.values()]) if case.packs else None
         row = {
             "case_id": case.case_id,
             "result_key": case.result_key,
@@ -183,7 +218,7 @@ class Reporter:
             "peak_memory_bytes": case.peak_memory_bytes,
             "comm_bytes": case.comm_bytes,
             "load_imbalance": case.load_imbalance,
-            "exposed_comm_ms": statistics.fmean(case.exposed_comm_ms) if case.exposed_comm_ms else None,
+            "exposed_comm_ms": case.exposed_comm_ms,
             "padding_tokens": case.padding_tokens,
             "image_digest": self._environment.facts["image_id"],
         }

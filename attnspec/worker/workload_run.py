@@ -179,7 +179,7 @@ class WorkloadRun:
             self.reporter.spent.timed_s += sum(one.warm_s + one.spent_s for one in timed)
         for one in timed:
             case = turns[one.case_id][1]
-            case.setup_s += one.warm_s
+            case.packs[number].setup_s += one.warm_s
             if one.error is None:
                 if not getattr(one.timer, "held", True):
                     self.reporter.message(
@@ -190,7 +190,7 @@ class WorkloadRun:
             unit, case = turns[one.case_id]
             plan = bench.plan(unit.implementation)
             if one.error is None and plan is not None:
-                self._measure_compute(unit, case, one, bench)
+                self._measure_compute(unit, case, one, number, bench)
                 self._count_bytes(unit, case, number, plan)
         timed.clear()
         turns.clear()
@@ -199,10 +199,11 @@ class WorkloadRun:
 
     def _timed(self, unit: Unit, case: CaseState, number: int, bench: Bench) -> Timed:
         assert unit.prepared is not None and case.result_key is not None
+        before = self.request.rounds_done.get(case.result_key, {}).get(str(number), 0)
         return Timed(
             case_id=case.case_id,
             timer=bench.timer(self.clock, unit.prepared, unit.prepared.step(case.request.pass_)),
-            rounds_done=self.request.rounds_done.get(case.result_key, {}).get(str(number), 0),
+            rounds_done=before + case.rounds_done[number],
         )
 
     def _journal_round(self, one: Timed, case: CaseState, number: int, samples: Sequence[Sample]) -> None:
@@ -225,11 +226,8 @@ class WorkloadRun:
         found = verify(prepared, checks, tensors, synchronize=self.clock.synchronize, agree=bench.agree)
         plan = bench.plan(unit.implementation)
         for case in cases:
-            case.lower_s += prepared.lower_s
             case.backend = next(filter(None, self.agreement.exchange(prepared.backend)), None)
-            case.verifications.append(found)
-            if plan is not None:
-                case.add_plan(plan)
+            case.set_up(number, found, prepared.lower_s, plan)
         own_bytes = allocated_bytes(device) - before_bytes
         self.reporter.spent.on("inspect")
         for case in cases:
@@ -240,7 +238,7 @@ class WorkloadRun:
                     self.agreement.together(self._inspect, prepared, case, tensors, own_bytes, first=number == 0)
             except Exception as error:  # noqa: BLE001  (what one pass raises is that case's outcome)
                 self._end_or_put_aside(unit, [case], number, error, alone=alone)
-            case.setup_s += time.perf_counter() - started
+            case.packs[number].setup_s = time.perf_counter() - started
         self.reporter.spent.on("setup")
         if unit.open_cases:
             unit.prepared = prepared
@@ -259,7 +257,7 @@ class WorkloadRun:
             if case.kernel_names == ():
                 self.reporter.message(f"{case.case_id}: the profiler saw no device kernel: which ones ran is not shown")
 
-    def _measure_compute(self, unit: Unit, case: CaseState, one: Timed, bench: Bench) -> None:
+    def _measure_compute(self, unit: Unit, case: CaseState, one: Timed, number: int, bench: Bench) -> None:
         """What of the time is not computation: a few iterations more, with nothing sent."""
         prepared = unit.prepared
         assert prepared is not None and isinstance(prepared.bound, JointStrategy)
@@ -275,7 +273,7 @@ class WorkloadRun:
             return
         (compute_ns,) = self.agreement.largest([median([sample.elapsed_ns for sample in taken])])
         elapsed_ns = median([sample_ns for held in one.samples_ns for sample_ns in held])
-        case.exposed_comm_ms.append(max(elapsed_ns - compute_ns, 0.0) / 1e6)
+        case.packs[number].exposed_comm_ms = max(elapsed_ns - compute_ns, 0.0) / 1e6
 
     def _count_bytes(self, unit: Unit, case: CaseState, number: int, plan: Sharding) -> None:
         """What one iteration really asks torch.distributed for, beside what the plan says of it: a note."""

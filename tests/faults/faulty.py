@@ -13,6 +13,8 @@ from attnspec.params import param
 PLUGIN_KIND = "kernels"
 PROVIDERS, SUPPORT = reference.PROVIDERS, reference.SUPPORT
 COMPILE_S = 0.2
+SPENT = set()
+"""Folders of kernels that have run out of memory once."""
 HOARDED = []
 """Weak references to tensors of calls that failed."""
 
@@ -43,7 +45,7 @@ class Faulty:
     backend = "broken"
 
     def __init__(self, inner, params, problem):
-        self.inner, self.fault, self.calls = inner, params.fault, 0
+        self.inner, self.fault, self.folder = inner, params.fault, params.folder
         self.frees_graph = params.fault == "frees_graph"
         self.forwards = self.backwards = 0
 
@@ -103,6 +105,9 @@ class Faulty:
                 if kind == "raise":
                     raise RuntimeError("later")
                 raise MemoryError("later")
+            case ["once"] if where == "forward" and calls > verified + 100 and self.folder not in SPENT:
+                SPENT.add(self.folder)
+                raise MemoryError("this once")
             case ["die"] if where == "forward" and calls > verified:
                 os.kill(os.getpid(), signal.SIGKILL)
             case ["hang"] if where == "forward" and calls > verified:

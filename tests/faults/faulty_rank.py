@@ -12,6 +12,8 @@ from attnspec.kernels import reference
 from attnspec.params import param
 
 PLUGIN_KIND = "kernels"
+SPENT = set()
+"""Faults of kind `once` that have happened."""
 PROVIDERS, SUPPORT = reference.PROVIDERS, reference.SUPPORT
 
 
@@ -65,6 +67,9 @@ class Faulty:
             return
         if what == "raise":
             raise RuntimeError("the library says no")
+        if what == "once" and self._fault not in SPENT:
+            SPENT.add(self._fault)
+            raise MemoryError("this once")
         if what == "oom":
             raise MemoryError("no memory here")
         if what == "die":

@@ -93,6 +93,23 @@ def test_what_is_sent_is_measured_of_every_case_and_as_planned(pool, tmp_path):
         assert sent["not_counted"] == []
 
 
+def test_a_pack_that_is_tried_twice_counts_once(pool, tmp_path):
+    packs = ((23, 41), (9, 55), (5, 59))
+    twice, twin = strategy("ring_p2p", "once:forward:6"), strategy("ring_p2p", case_name="twin")
+    found, journal = outcomes(pool, tmp_path, twice, twin, docs=packs)
+    again, once = found[twice.case_id], found["twin"]
+    assert again.status == once.status == "ok"
+    assert any("trying alone" in note.data["text"] for note in journal.notes if note.kind == "message")
+    for told in ("padding_tokens", "load_imbalance", "comm_bytes", "mesh", "verified_error"):
+        assert getattr(again, told) == getattr(once, told), told
+    assert once.padding_tokens == sum(-length % 4 for pack in packs for length in pack)
+    taken = [
+        tuple(row[name] for name in ("case_id", "pack", "rank", "round", "iteration"))
+        for row in journal.timings.to_pylist()
+    ]
+    assert len(set(taken)) == len(taken)
+
+
 def test_packs_add_up(pool, tmp_path):
     packs = ((24, 40), (9, 55), (64,))
     found, journal = outcomes(pool, tmp_path, strategy("ring_p2p", pass_="bwd"), docs=packs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from importlib.metadata import version
 from pathlib import Path
@@ -126,6 +127,21 @@ def test_out_of_memory_beside_others_is_tried_alone_after_them(tmp_path):
     assert order[-1] == bad.case_id
     assert any("trying alone" in event.text for event in ran.heard.events if event.kind == "message")
     assert ran.status("a") == ran.status("b") == ("ok", None)
+
+
+MANY_ROUNDS = dataclasses.replace(QUICK, min_iters=100)
+
+
+def test_rounds_of_a_second_try_are_counted_on(tmp_path):
+    once = case("faulty", name="once", kernel_params={"fault": "once", "folder": str(tmp_path)})
+    asked = request(tmp_path, workload(tmp_path, [once, case("reference", name="a")]), measure=MANY_ROUNDS)
+    ran = Ran(tmp_path, asked)
+    assert ran.status("once") == ("ok", None)
+    assert any("trying alone: once" in event.text for event in ran.heard.events if event.kind == "message")
+    samples = [(row["round"], row["iteration"]) for row in ran.samples("once")]
+    assert len(set(samples)) == len(samples)
+    rounds = {number for number, _ in samples}
+    assert rounds == set(range(len(rounds)))
 
 
 @pytest.mark.parametrize("place", ["verify", "measure"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from contextlib import suppress
+from functools import cache
 
 import numpy as np
 import pytest
@@ -97,14 +98,24 @@ def possible(name, shape, cp_size):
         found = [{**one, "window": w} for one in found for w in range(1, cp_size + 1)]
     if name == "hybrid_dcp":
         found = [{}, {"tokens_per_rank": 3}, {"reshard": False, "tokens_per_rank": 5}]
-    accepted = []
+    kept = []
     for one in found:
         try:
             module.check(plugins.make_params(module, one), shape, cp_size)
         except UnsupportedError:
             continue
-        accepted.append(one)
-    return accepted
+        kept.append(one)
+    return kept
+
+
+@cache
+def accepted(name):
+    """(shape, cp_size) that the strategy takes with some parameters."""
+    found = []
+    for cp_size in range(1, 17):
+        shapes = shape_of(4, 2), shape_of(cp_size, cp_size), shape_of(2 * cp_size, 1)
+        found += [(shape, cp_size) for shape in shapes if possible(name, shape, cp_size)]
+    return found
 
 
 def at_slots(pieces, num_slots):
@@ -135,9 +146,9 @@ def computed(plan, shape, slices):
 
 @pytest.mark.parametrize("name", OWN)
 @settings(deadline=None, max_examples=12)
-@given(data=st.data(), mask=masks(), cp_size=st.integers(1, 16))
-def test_every_allowed_pair_is_computed_once_and_nothing_else(name, data, mask, cp_size):
-    check_coverage(name, data, mask, cp_size)
+@given(data=st.data(), mask=masks())
+def test_every_allowed_pair_is_computed_once_and_nothing_else(name, data, mask):
+    check_coverage(name, data, mask)
 
 
 @st.composite
@@ -154,27 +165,25 @@ def packed(draw):
 
 @pytest.mark.parametrize("name", LIBRARIES)
 @settings(deadline=None, max_examples=12)
-@given(data=st.data(), mask=packed(), cp_size=st.integers(1, 16))
-def test_plans_of_libraries_cover_every_allowed_pair_once(name, data, mask, cp_size):
+@given(data=st.data(), mask=packed())
+def test_plans_of_libraries_cover_every_allowed_pair_once(name, data, mask):
     with suppress(UnsupportedError):  # which masks each takes is tested beside the adapters
-        check_coverage(name, data, mask, cp_size)
-        check_messages(name, data, mask, cp_size)
+        check_coverage(name, data, mask)
+        check_messages(name, data, mask)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OWN)
 @settings(deadline=None, max_examples=300)
-@given(data=st.data(), mask=masks(), cp_size=st.integers(1, 16))
-def test_every_allowed_pair_is_computed_once_and_nothing_else_at_length(name, data, mask, cp_size):
-    check_coverage(name, data, mask, cp_size)
+@given(data=st.data(), mask=masks())
+def test_every_allowed_pair_is_computed_once_and_nothing_else_at_length(name, data, mask):
+    check_coverage(name, data, mask)
 
 
-def check_coverage(name, data, mask, cp_size):
+def check_coverage(name, data, mask):
     docs, slices = mask
-    shape = data.draw(st.sampled_from((shape_of(4, 2), shape_of(cp_size, cp_size), shape_of(2 * cp_size, 1))))
+    shape, cp_size = data.draw(st.sampled_from(accepted(name)))
     choices = possible(name, shape, cp_size)
-    if not choices:
-        return
     plan = sharded(name, slices, docs, shape, cp_size, **data.draw(st.sampled_from(choices)))
     assert plan.num_ranks == cp_size
     for seqlen, tokens in ((slices.seqlen_q, plan.q_tokens), (slices.seqlen_k, plan.k_tokens)):
@@ -191,17 +200,15 @@ def check_coverage(name, data, mask, cp_size):
 
 @pytest.mark.parametrize("name", OWN)
 @settings(deadline=None, max_examples=12)
-@given(data=st.data(), mask=masks(), cp_size=st.integers(1, 16))
-def test_what_one_sends_another_receives(name, data, mask, cp_size):
-    check_messages(name, data, mask, cp_size)
+@given(data=st.data(), mask=masks())
+def test_what_one_sends_another_receives(name, data, mask):
+    check_messages(name, data, mask)
 
 
-def check_messages(name, data, mask, cp_size):
+def check_messages(name, data, mask):
     docs, slices = mask
-    shape = data.draw(st.sampled_from((shape_of(4, 2), shape_of(cp_size, cp_size), shape_of(2 * cp_size, 1))))
+    shape, cp_size = data.draw(st.sampled_from(accepted(name)))
     choices = possible(name, shape, cp_size)
-    if not choices:
-        return
     plan = sharded(name, slices, docs, shape, cp_size, **data.draw(st.sampled_from(choices)))
     for pass_ in PASSES:
         sent, received = {}, {}
@@ -264,6 +271,34 @@ def test_bytes_are_those_of_the_papers(cp_size, dtype):
         # One sample on all ranks: only half of a zigzag's tokens live where they work, at most.
         plan = sharded("hybrid_dcp", slices, docs, shape, P, reshard=False)
         assert (comm_bytes(plan, "fwd"), comm_bytes(plan, "bwd")) == asked("ring_p2p")
+
+
+@settings(deadline=None, max_examples=30)
+@given(data=st.data(), mask=masks())
+def test_moving_samples_costs_what_their_tokens_weigh(data, mask):
+    """Beside what the rings send: queries, keys and values on their way to work, outputs and gradients on their way home."""
+    docs, slices = mask
+    shape, cp_size = data.draw(st.sampled_from(accepted("hybrid_dcp")))
+    tokens_per_rank = data.draw(st.sampled_from((None, 2, 5)))
+    moved, still = (
+        sharded("hybrid_dcp", slices, docs, shape, cp_size, tokens_per_rank=tokens_per_rank, reshard=reshard)
+        for reshard in (True, False)
+    )
+    H, G, bytes_ = shape.num_heads_q, shape.num_heads_kv, shape.head_dim * DTYPE_BYTES[shape.dtype]
+    for rank in range(cp_size):
+        (q_out, q_in), (k_out, k_in) = (
+            (len(np.setdiff1d(home, work)), len(np.setdiff1d(work, home)))
+            for home, work in (
+                (moved.q_tokens(rank), still.q_tokens(rank)),
+                (moved.k_tokens(rank), still.k_tokens(rank)),
+            )
+        )
+        sent = {
+            pass_: sent_bytes(moved.messages(rank, pass_)) - sent_bytes(still.messages(rank, pass_)) for pass_ in PASSES
+        }
+        assert sent["fwd"] == (q_out * H + k_out * 2 * G + q_in * H) * bytes_
+        assert sent["bwd"] == (q_out * H + q_in * H + k_in * 2 * G) * bytes_
+        assert sent["fwd_bwd"] == sent["fwd"] + sent["bwd"]
 
 
 def test_heads_that_are_fewer_than_ranks_are_sent_to_each_that_needs_them():

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from attnspec.exchange.bound import BoundStrategy
+from attnspec.exchange.tokens import Slots
+from attnspec.exchange.transport import SilentTransport
 from attnspec.execute.device_kernels import FallbackError, check_kernels
 from attnspec.kernels import flex, sdpa
 from attnspec.support import KernelNames
@@ -64,3 +69,14 @@ def test_what_prepares_and_converts_is_not_the_kernel():
         check_kernels(around, FLASH_ATTENTION_3, "bwd")
     with pytest.raises(FallbackError):
         check_kernels(("flash_bwd_dot_do_o_kernel", "flash_bwd_convert_dq_kernel"), FLASH_ATTENTION_2, "bwd")
+
+
+def test_a_strategy_over_several_kernels_expects_each():
+    bound = [
+        SimpleNamespace(expected_kernels=one, backend=None, frees_graph=False) for one in ("", CUDNN, "triton", CUDNN)
+    ]
+    work, slots = SimpleNamespace(), Slots(np.arange(0), 0, "cpu")
+    strategy = BoundStrategy(work, bound, slots, slots, SilentTransport())
+    check_kernels(("cudnn_sm90_fprop", "triton_tem"), strategy.expected_kernels, "fwd")
+    with pytest.raises(FallbackError, match="no device kernel of fwd matched 'triton'"):
+        check_kernels(("cudnn_sm90_fprop",), strategy.expected_kernels, "fwd")
