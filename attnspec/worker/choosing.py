@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from attnspec import plugins
-from attnspec.execute.joint import Agreement
+from attnspec.execute.joint import Agreement, JointFailure
 from attnspec.execute.providers import through
 from attnspec.wire import CaseRequest, JobRequest
 from attnspec.worker.environment import Environment
@@ -56,7 +56,8 @@ class Choosing:
 
     def ahead(self, cases: Iterable[CaseRequest]) -> None:
         """Make the choices of these cases that are not made yet. What they come to the cases tell in their turns; where
-        a failure comes from goes into the log.
+        a failure comes from goes into the log. That other ranks are gone is no case's failure: whatever tells of it
+        goes through, while it is still this choice's turn.
         """
         for case in cases:
             choice = self._choices.get(case.case_id)
@@ -66,6 +67,8 @@ class Choosing:
             self._reporter.choosing(case.case_id, alike)
             try:
                 self._agreement.together(provided, case, self._environment)
-            except Exception as error:  # noqa: BLE001  (the outcome of every case that needs it, told in its turn)
+            except Exception as error:  # the outcome of every case that needs it, told in its turn
+                if self._agreement.ranks.size > 1 and not isinstance(error, JointFailure):
+                    raise
                 self._reporter.trace(case.case_id, error)
             self._reporter.nobody()
