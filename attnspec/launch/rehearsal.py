@@ -47,9 +47,7 @@ def rehearsal(spec: Spec) -> Spec:
     """
     content = spec.canonical()
     shape = content["shape"]
-    factor = math.gcd(shape["num_heads_q"], shape["num_heads_kv"])
-    while factor > 1 and (shape["num_heads_kv"] % factor or shape["num_heads_kv"] // factor < MIN_HEADS_KV):
-        factor -= 1
+    factor = _head_factor(shape["num_heads_q"], shape["num_heads_kv"])
     shrunk = {
         **shape,
         "num_heads_q": shape["num_heads_q"] // factor,
@@ -67,6 +65,21 @@ def rehearsal(spec: Spec) -> Spec:
             "measure": {**content["measure"], **MEASURE},
         }
     )
+
+
+def _head_factor(num_heads_q: int, num_heads_kv: int) -> int:
+    """By how much heads are fewer: whoever split them among 2 to 4 ranks still can.
+
+    >>> _head_factor(64, 8), _head_factor(10, 10), _head_factor(12, 12), _head_factor(7, 7)
+    (2, 1, 1, 1)
+    """
+
+    def split(num_heads: int, factor: int) -> bool:
+        return all((num_heads // factor) % ranks == 0 for ranks in CP_SIZES if num_heads % ranks == 0)
+
+    common = math.gcd(num_heads_q, num_heads_kv)
+    factors = (one for one in range(common, 0, -1) if common % one == 0 and num_heads_kv // one >= MIN_HEADS_KV)
+    return next((one for one in factors if split(num_heads_q, one) and split(num_heads_kv, one)), 1)
 
 
 def rehearsal_runner(local: Runner) -> Runner:
