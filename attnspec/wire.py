@@ -14,6 +14,7 @@ import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
+from urllib.parse import quote, unquote
 
 from attnspec.errors import WireError
 from attnspec.shape import DType, Pass, Shape
@@ -26,6 +27,24 @@ BEGINS = "attnspec examines "
 """Doctor's process begins a line of standard error so before each target: what stands above is of others."""
 EXIT_JOURNAL = 4
 T = TypeVar("T")
+
+
+def target_of(*parts: str) -> str:
+    """What doctor's process is to examine, as one argument, whatever characters the names have.
+
+    >>> target_of("kernels", "sdpa", "torch"), target_of("kernels", "mine", "site/a:b")
+    ('kernels:sdpa:torch', 'kernels:mine:site%2Fa%3Ab')
+    """
+    return ":".join(quote(part, safe=" ", errors="surrogateescape") for part in parts)
+
+
+def parts_of(target: str) -> list[str]:
+    """Kind and name, of a kernel perhaps its provider and backend.
+
+    >>> parts_of("kernels:mine:site%2Fa%3Ab")
+    ['kernels', 'mine', 'site/a:b']
+    """
+    return [unquote(part, errors="surrogateescape") for part in target.split(":")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from attnspec.cli._answers import Answer, unusable
 from attnspec.cli._variants import kernel_targets, package_of
 from attnspec.launch.provenance import PACKAGE
 from attnspec.launch.runner_profile import Runner
-from attnspec.wire import BEGINS, WORKER_FIX
+from attnspec.wire import BEGINS, WORKER_FIX, parts_of, target_of
 
 EXAMINED = ("kernels", "strategies")
 _LAST_LINES = 3
@@ -41,7 +41,7 @@ class Where:
 
     def holds(self, target: str) -> bool:
         """Whether a target is to be examined there."""
-        kind, name, *way = target.split(":")
+        kind, name, *way = parts_of(target)
         held = self.kernels if kind == "kernels" else self.strategies
         return (held is None or name in held) and (not way or self.providers is None or way[0] in self.providers)
 
@@ -54,11 +54,11 @@ def outside(python: str, runner: Runner) -> Where:
 
 
 def targets_here() -> Iterator[str]:
-    """`kind:name` of every plug-in that can be examined; of a kernel each way to run it."""
+    """The target of every plug-in that can be examined; of a kernel each way to run it."""
     for name in plugins.names("kernels"):
         yield from kernel_targets(name)
     for name in plugins.names("strategies"):
-        yield f"strategies:{name}"
+        yield target_of("strategies", name)
 
 
 def examined(

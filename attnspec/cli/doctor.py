@@ -22,6 +22,7 @@ from attnspec.cli._examination import EXAMINED, Where, examined, outside, target
 from attnspec.cli._launchers import launcher_answers
 from attnspec.cli._runner_images import RunnerImage, image_lines, runner_images, unusable_image
 from attnspec.cli._variants import kernel_answers
+from attnspec.cli._whole_number import whole_number
 from attnspec.errors import EnvironmentMissingError, InputError
 from attnspec.launch.container_place import check_driver, enter, look_inside, mounted
 from attnspec.launch.found import instead, interpreter, look
@@ -31,6 +32,7 @@ from attnspec.launch.runner_profile import Runner, load_runner, search_folders
 from attnspec.launch.slurm_cluster import Cluster
 from attnspec.launch.slurm_place import instead_of_cluster, lacking
 from attnspec.units import counted
+from attnspec.wire import parts_of
 
 _MISSING = 3
 _STYLES = (
@@ -43,7 +45,14 @@ _STYLES = (
 
 @click.command("doctor")
 @click.option("--runner", "name", default="local", show_default=True, metavar="NAME", help="A runner: name or path.")
-@click.option("--timeout", default=900, show_default=True, metavar="S", help="Seconds for one answer at most.")
+@click.option(
+    "--timeout",
+    default=900,
+    show_default=True,
+    type=whole_number(1),
+    metavar="S",
+    help="Seconds for one answer at most.",
+)
 @click.option("--unpinned", is_flag=True, help="Take images that are not pinned by digest as they are, as run does.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(name: str, timeout: int, unpinned: bool, as_json: bool) -> int:
@@ -83,14 +92,17 @@ def command(name: str, timeout: int, unpinned: bool, as_json: bool) -> int:
     of_kind = {kind: {key: one for key, one in answers.items() if key.startswith(f"{kind}:")} for kind in EXAMINED}
     content: dict[str, dict[str, Answer]] = {
         "kernels": kernel_answers(of_kind["kernels"]),
-        "strategies": {key.partition(":")[2]: one for key, one in of_kind["strategies"].items()},
+        "strategies": {parts_of(key)[1]: one for key, one in of_kind["strategies"].items()},
     }
     content["launchers"] = launcher_answers(proven=runner.launcher if runner.image and seen.places else None)
     if as_json:
         object_: dict[str, Any] = {
             kind: {name: told(answer) for name, answer in answers.items()} for kind, answers in content.items()
         }
-        click.echo(json.dumps({**object_, "problems": seen.problems} if runner.image or on_cluster else object_))
+        told_too = runner.image or on_cluster or seen.problems
+        click.echo(json.dumps({**object_, "problems": seen.problems} if told_too else object_))
+        for problem in seen.problems:
+            click.echo(f"attnspec: {problem}", err=True)
     else:
         shown = content if seen.places else {"launchers": content["launchers"]}
         show([*seen.lines, *answer_lines(shown)], _STYLES)
@@ -196,6 +208,6 @@ def _telling(num_targets: int) -> Iterator[Callable[[str, int], None]]:
     with console.status("looking at the interpreter", refresh_per_second=4) as status:
 
         def tell(target: str, num_done: int) -> None:
-            status.update(escape(f"{num_done + 1} of {num_targets}: {target.replace(':', ' ')}"))
+            status.update(escape(f"{num_done + 1} of {num_targets}: {' '.join(parts_of(target))}"))
 
         yield tell

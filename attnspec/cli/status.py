@@ -81,7 +81,7 @@ def _status(run: OpenedRun, given: Path, asked: frozenset[str] | None) -> dict[s
         "statuses": dict(Counter(statuses.values()).most_common()),
         "not_asked": {"cases": len(others), "statuses": dict(Counter(others).most_common())},
         "jobs": jobs,
-        "last_activity_s": None if last is None else last / 1e9,
+        "last_activity_unix_s": None if last is None else last / 1e9,
         "slurm_jobs": sorted(one.slurm_id for one in queued.values() if one.live and one.slurm_id is not None),
     }
 
@@ -117,11 +117,9 @@ def _lines(content: dict[str, Any], words: Counter[str], others: Counter[str]) -
         queue = "" if slurm is None else f", Slurm job{number}: {slurm['state']}"
         why = f" ({slurm['reason']})" if slurm is not None and slurm["reason"] else ""
         lines.append(f"job {job['job_id']}: {job['ok']} of {job['cases']} cases ok, {ranks}{env}{queue}{why}")
-    if content["last_activity_s"] is not None:
-        seconds = max(0.0, time.time() - content["last_activity_s"])
-        lines.append(
-            f"last activity: {time.strftime('%F %T', time.localtime(content['last_activity_s']))} ({seconds:.0f} s ago)"
-        )
+    if (last := content["last_activity_unix_s"]) is not None:
+        seconds = max(0.0, time.time() - last)
+        lines.append(f"last activity: {time.strftime('%F %T', time.localtime(last))} ({seconds:.0f} s ago)")
     return lines
 
 

@@ -18,6 +18,16 @@ from attnspec.resources import shipped
 from attnspec.units import format_count
 
 _POINT = ("level", "kernel", "backend", "provider", "strategy", "mask", "pass", "seqlen", "cp_size")
+_HELD = {
+    "device": "NVIDIA H200",
+    "batch": 1,
+    "num_heads_q": 64,
+    "num_heads_kv": 8,
+    "head_dim": 128,
+    "dtype": "bfloat16",
+    "mask_params": "{}",
+}
+"""What the probes have in common."""
 
 
 def beside_probes(folder: str) -> str:
@@ -26,7 +36,7 @@ def beside_probes(folder: str) -> str:
     lines, below = [], 0
     for label, row in labelled(open_run(Path(folder)).cells.to_pylist()):
         probe = probes.get(_point(row))
-        if probe is None or row["status"] != "ok":
+        if probe is None or row["status"] != "ok" or any(row[name] != value for name, value in _HELD.items()):
             continue
         value = row["tflops_per_gpu"]
         below += value < (1 - MISS_SHARE) * probe

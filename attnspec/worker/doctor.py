@@ -1,9 +1,9 @@
 """What is usable in this interpreter, on its first device: `python -m attnspec.worker.doctor kernels:sdpa ...`.
 
-A kernel may be followed by a provider and a backend of it (`kernels:sdpa:torch:flash`). For each target one JSON line
-says that its examination starts and one what came out, so that whoever reads them knows the culprit when this process
-dies. What libraries print goes to standard error, below a line that names the target. Ends with code 75 when a kernel
-left the device in an error from which no process recovers; the rest is for a new one.
+A kernel may be followed by a provider and a backend of it (`kernels:sdpa:torch:flash`); names are percent-encoded. For
+each target one JSON line says that its examination starts and one what came out, so that whoever reads them knows the
+culprit when this process dies. What libraries print goes to standard error, below a line that names the target. Ends
+with code 75 when a kernel left the device in an error from which no process recovers; the rest is for a new one.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
 
 from attnspec import plugins
-from attnspec.errors import UnsupportedError, worded
+from attnspec.errors import InputError, UnsupportedError, worded
 from attnspec.execute.providers import candidates, installed_version, verify
 from attnspec.support import Device, Provider
-from attnspec.wire import BEGINS
+from attnspec.wire import BEGINS, parts_of
 from attnspec.worker.environment import set_defaults
 from attnspec.worker.one_cudnn import restart_with_torchs_cudnn
 
@@ -29,20 +30,46 @@ POISONED = 75
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Examine the plug-ins named `kind:name`, or ways to run a kernel; arguments with a slash are plug-in files."""
+    """Examine targets (`wire.target_of`), which have no slash; arguments with one are plug-in files."""
     lines = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    plugins.load_files(argument for argument in arguments if "/" in argument)
     asked = [argument for argument in arguments if "/" not in argument]
-    set_defaults(name for kind, name, *_ in (one.split(":") for one in asked) if kind == "kernels")
+    failed = _load(argument for argument in arguments if "/" in argument)
+    failed |= _set_defaults(name for kind, name, *_ in map(parts_of, asked) if kind == "kernels")
     device = present_device()
     for argument in asked:
         print(f"{BEGINS}{argument}", file=sys.stderr, flush=True)
         print(json.dumps({"starts": argument}), file=lines, flush=True)
-        print(json.dumps({"done": argument, **examine(*argument.split(":"), device=device)}), file=lines, flush=True)
+        kind, name, *way = parts_of(argument)
+        reason = failed.get((kind, name))
+        answer = examine(kind, name, *way, device=device) if reason is None else _answer(reason=reason)
+        print(json.dumps({"done": argument, **answer}), file=lines, flush=True)
         if device.type == "cuda" and not _healthy():
             return POISONED
     return 0
+
+
+def _load(files: Iterable[str]) -> dict[tuple[str, str], str]:
+    """Load plug-in files; of what one that fails here may hold, the reason."""
+    failed: dict[tuple[str, str], str] = {}
+    for file in files:
+        try:
+            plugins.load_file(file)
+        except InputError as error:
+            name = Path(file).stem
+            failed |= {(kind, name): str(error) for kind in plugins.KINDS if name not in plugins.names(kind)}
+    return failed
+
+
+def _set_defaults(kernels: Iterable[str]) -> dict[tuple[str, str], str]:
+    """The variables that kernels want; of a kernel that does not tell them, the reason."""
+    failed: dict[tuple[str, str], str] = {}
+    for name in sorted(set(kernels)):
+        try:
+            set_defaults([name])
+        except Exception as error:  # noqa: BLE001 (as in examine)
+            failed["kernels", name] = _fails(error)
+    return failed
 
 
 def present_device() -> Device:
@@ -65,7 +92,11 @@ def examine(
         module = plugins.load(kind, name)
         return _kernel(module, device, provider, backend) if kind == "kernels" else _strategy(module)
     except Exception as error:  # noqa: BLE001 (whatever a plug-in does wrong is what this command is to tell)
-        return _answer(reason=f"the plug-in fails: {worded(error)}")
+        return _answer(reason=_fails(error))
+
+
+def _fails(error: Exception) -> str:
+    return f"the plug-in fails: {worded(error)}"
 
 
 def _kernel(module: ModuleType, device: Device, asked: str | None, backend: str | None) -> dict[str, Any]:

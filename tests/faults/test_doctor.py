@@ -161,6 +161,51 @@ def test_every_way_of_the_shipped_specs_is_a_target():
     assert len(targets) == len({tuple(target) for target in targets})
 
 
+FAULTS = {
+    "slash": ('PROVIDERS = (Provider(name="site/a", distribution="torch", module="torch"),)', None),
+    "colon": ('PROVIDERS = (Provider(name="a:b:c", distribution="torch", module="torch"),)', None),
+    "unlisted": ("del PROVIDERS", "AttributeError: module 'attnspec_plugin_unlisted' has no attribute 'PROVIDERS'"),
+    "empty": ("PROVIDERS = ()", "it has no provider"),
+    "words": ('PROVIDERS = ("torch",)', "AttributeError: 'str' object has no attribute 'fix'"),
+    "number": ("PROVIDERS = 5", "TypeError: 'int' object is not iterable"),
+    "variables": ("ENVIRONMENT = 5", "AttributeError: 'int' object has no attribute 'items'"),
+    "host_only": ('import sys\nassert "attnspec.worker.doctor" not in sys.orig_argv', "failed to load: AssertionError"),
+    "fine": ("", None),
+}
+
+
+def test_a_plug_in_at_fault_costs_itself_alone(tmp_path, monkeypatch, runner):
+    monkeypatch.setattr(plugins, "_extra", {kind: {} for kind in plugins.KINDS})
+    for name, (more, _) in FAULTS.items():
+        text = KERNEL.format(module="torch", devices=("cpu", "cuda"), before="pass")
+        (tmp_path / f"{name}.py").write_text(f"{text}\n{more}\n")
+        plugins.load_file(tmp_path / f"{name}.py")
+    targets = [target for name in FAULTS for target in _variants.kernel_targets(name)]
+    answers = _examination.examined(_examination.outside(sys.executable, runner), targets, 300, {})
+    told = _variants.kernel_answers(answers)
+    assert list(told) == list(FAULTS)
+    for name, (_, reason) in FAULTS.items():
+        assert told[name]["usable"] == (reason is None), told[name]
+        assert (reason or "") in (told[name]["reason"] or ""), name
+    assert [told[name]["provider"] for name in ("slash", "colon")] == ["site/a", "a:b:c"]
+
+
+def test_names_of_ways_may_have_any_characters(tmp_path, monkeypatch, runner):
+    monkeypatch.setattr(plugins, "_extra", {kind: {} for kind in plugins.KINDS})
+    backends = '"plain", "packed", "crashing"'
+    assert backends in WAYS
+    text = WAYS.replace(backends, '"a:b", "c/d", "%"').replace('name="one"', 'name="o:n/e"')
+    (tmp_path / "odd:name.py").write_text(text)
+    plugins.load_file(tmp_path / "odd:name.py")
+    targets = [one for one in _variants.kernel_targets("odd:name") if "n%2Fe" in one]
+    place = _examination.Where(argv=(), env={}, kernels=("odd:name",), providers=("o:n/e",))
+    assert all(place.holds(target) for target in targets)
+    answers = _examination.examined(_examination.outside(sys.executable, runner), targets, 300, {})
+    (answer,) = _variants.kernel_answers(answers).values()
+    found = [(one["provider"], one["backend"], one["usable"]) for one in answer["variants"]]
+    assert found == [("o:n/e", backend, True) for backend in ("a:b", "c/d", "%")]
+
+
 def answer_of(provider, *, version=None, reason=None, fix=None):
     return {"usable": version is not None, "provider": provider, "version": version, "reason": reason, "fix": fix}
 
@@ -383,7 +428,9 @@ def test_of_a_cluster_the_nodes_and_images_are_told(cluster):
     assert "--only" not in output
     code, output = told(fits + image.replace(f"@{digest}", ":latest"), "--json")
     assert code == 3
-    (problem,) = json.loads(output)["problems"]
+    (line, json_line) = sorted(output.splitlines())
+    (problem,) = json.loads(json_line)["problems"]
+    assert line == f"attnspec: {problem}"
     assert problem.startswith("image registry.example/a:latest is given by a tag")
     code, output = told(fits + image.replace(f"@{digest}", ":latest"), "--unpinned")
     assert code == 0
@@ -534,3 +581,22 @@ def test_another_device_than_the_runner_expects_is_told(toys, monkeypatch):
     result = CliRunner().invoke(doctor.command, ["--runner", "h100"], standalone_mode=False)
     assert result.return_value == 3
     assert "runner h100 expects a CUDA device named H100" in result.output
+
+
+def test_a_problem_of_a_local_runner_is_told_with_json_too(monkeypatch):
+    monkeypatch.setattr(doctor, "look", lambda python, env: found())
+    monkeypatch.setattr(doctor, "examined", lambda *_: {})
+    result = CliRunner().invoke(doctor.command, ["--runner", "h100", "--json"], standalone_mode=False)
+    assert result.return_value == 3
+    (problem,) = json.loads(result.stdout)["problems"]
+    assert problem.startswith("runner h100 expects a CUDA device named H100")
+    assert result.stderr == f"attnspec: {problem}\n"
+
+
+@pytest.mark.parametrize("seconds", ["0", "-5", "010"])
+def test_a_time_limit_below_a_second_is_refused(monkeypatch, seconds):
+    monkeypatch.setattr(doctor, "look", lambda python, env: found())
+    monkeypatch.setattr(doctor, "examined", lambda *_: {})
+    result = CliRunner().invoke(doctor.command, ["--timeout", seconds])
+    assert result.exit_code == 2
+    assert "Invalid value for '--timeout'" in result.output

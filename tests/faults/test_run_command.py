@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -121,6 +122,7 @@ def test_status_counts_what_the_run_asked_for(
     told = json.loads(capsys.readouterr().out)
     assert (told["cases"], told["statuses"]) == (1, {"ok": 1})
     assert told["not_asked"] == {"cases": 1, "statuses": {"skipped": 1}}
+    assert told["last_activity_unix_s"] == pytest.approx(time.time(), abs=600)
     assert run() == 0
     capsys.readouterr()
     assert exit_code(["status", "runs/spec"]) == 0

@@ -224,7 +224,7 @@ def test_a_folder_of_another_kind_is_refused(tmp_path):
 
 
 def test_what_a_probe_did_too_is_set_beside_it_and_what_is_over_5_percent_below_counted(folder):
-    dpa = {"provider": "transformer-engine"}
+    dpa = {"provider": "transformer-engine", "device": "NVIDIA H200"}
     ring = {"level": "distributed", "strategy": "te_p2p", "cp_size": 2, "seqlen_per_rank": 8192, **dpa}
     rows = [
         cell("cudnn", 8192, 680.0, tflops_per_gpu=680.0, sm_clock_mhz=1700.0, **dpa),
@@ -241,3 +241,25 @@ def test_what_a_probe_did_too_is_set_beside_it_and_what_is_over_5_percent_below_
         ["full", "fwd", "16K", "617", "617", "+0.0%", " |"],
     ]
     assert beside_probes(folder(rows[3:])).startswith("0 of 0 compared figures")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"device": "NVIDIA H100 80GB HBM3"},
+        {"device": None},
+        {"batch": 2},
+        {"num_heads_q": 32},
+        {"num_heads_kv": 64},
+        {"head_dim": 64},
+        {"dtype": "float16"},
+        {"mask_params": '{"bidirectional":true}'},
+    ],
+    ids=str,
+)
+def test_only_what_has_the_probes_shape_and_device_is_set_beside_them(folder, other):
+    same = {"provider": "transformer-engine", "device": "NVIDIA H200", "tflops_per_gpu": 680.0}
+    rows = [cell("cudnn", 8192, 680.0, **same), cell("cudnn", 8192, 680.0, **same, pass_="bwd")]
+    assert beside_probes(folder(rows)).startswith("0 of 2 compared figures")
+    rows[1] = cell("cudnn", 8192, 680.0, **{**same, "pass_": "bwd", **other})
+    assert beside_probes(folder(rows)).startswith("0 of 1 compared figures")
