@@ -1,4 +1,4 @@
-"""Which states of attnspec's own code measured a run: a folder may hold attempts of several."""
+"""What measured a run, where a folder may hold attempts of several: attnspec's own code, environment variables."""
 
 from __future__ import annotations
 
@@ -42,14 +42,39 @@ def measured_versions(provenance: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(_told(provenance, "attnspec") or _texts([provenance], "attnspec")))
 
 
+def environments(provenance: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """What workers found: each worker's newest, once under the variables of each of its attempts whose samples stand.
+
+    Earlier versions kept no attempt's variables; there it is the newest alone. Pure.
+
+    >>> workers = {"environment": {"job-rank0": {"driver": "1", "variables": {}}}}
+    >>> environments({"workers": workers})
+    [{'driver': '1', 'variables': {}}]
+    >>> environments({"workers": {**workers, "variables": {"job-rank0-1": {"variables": {"NCCL_ALGO": "Tree"}}}}})
+    [{'driver': '1', 'variables': {'NCCL_ALGO': 'Tree'}}]
+    """
+    environment, variables = _kinds(provenance, "environment", "variables")
+    kept: dict[str, list[Mapping[str, Any]]] = {}
+    for attempt, seen in variables.items():
+        if isinstance(seen, Mapping):
+            kept.setdefault(str(attempt).rpartition("-")[0], []).append(seen)
+    found = [(worker, facts) for worker, facts in environment.items() if isinstance(facts, Mapping)]
+    return [{**facts, **seen} for worker, facts in found for seen in kept.get(worker, [{}])]
+
+
 def _told(provenance: Mapping[str, Any], name: str) -> list[str]:
     """What workers told: of each attempt that measured, else (earlier versions) in a worker's newest environment."""
-    workers = provenance.get("workers")
-    kinds = [workers.get(kind) for kind in ("environment", "code")] if isinstance(workers, Mapping) else [{}, {}]
-    environment, code = (kind if isinstance(kind, Mapping) else {} for kind in kinds)
+    environment, code = _kinds(provenance, "environment", "code")
     attempted = {str(attempt).rpartition("-")[0] for attempt in code}
     alone = [one for worker, one in environment.items() if worker not in attempted]
     return list(_texts(_mappings([*alone, *code.values()]), name))
+
+
+def _kinds(provenance: Mapping[str, Any], *names: str) -> list[Mapping[str, Any]]:
+    """Notes of the workers by kind; empty where they are not what they should be (people edit files)."""
+    workers = provenance.get("workers")
+    kinds = [workers.get(name) for name in names] if isinstance(workers, Mapping) else [{} for _ in names]
+    return [kind if isinstance(kind, Mapping) else {} for kind in kinds]
 
 
 def _mappings(values: Any) -> Iterator[Mapping[str, Any]]:

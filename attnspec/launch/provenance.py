@@ -15,6 +15,7 @@ import attnspec
 from attnspec import plugins
 from attnspec.launch.found import Found
 from attnspec.launch.runner_profile import Runner
+from attnspec.record.collect import standing_attempts
 from attnspec.record.journal import Journal
 from attnspec.wire import WIRE_VERSION
 
@@ -22,6 +23,7 @@ PACKAGE = Path(attnspec.__file__).resolve().parent
 ADDING_UP = ("anchor_again", "compile_ahead", "spent")
 """Kinds of notes that tell what one attempt took."""
 _OF_CODE = ("attnspec", "code_sha256")
+_OF_VARIABLES = ("env", "variables")
 
 
 def code_sha256(package: Path = PACKAGE) -> str:
@@ -112,12 +114,13 @@ def facts_of_workers(journal: Journal) -> dict[str, Any]:
     """The newest note of every kind and writer: environments, bandwidths, anchors, as the workers found them.
 
     Of what adds up over attempts, every attempt's own, as writer-attempt; so too, as `code`, which state of attnspec's
-    code each attempt had that took samples. Of `communication` the newest of every case and pack: case_id -> what
-    `_communication` makes of them.
+    code each attempt had that took samples, and, as `variables`, the environment variables of each whose samples stand.
+    Of `communication` the newest of every case and pack: case_id -> what `_communication` makes of them.
     """
     newest: dict[str, dict[str, Any]] = {}
     sent: dict[str, dict[int, Mapping[str, Any]]] = {}
     measured = set(journal.timings["attempt"].unique().to_pylist())
+    stand = standing_attempts(journal)
     for note in sorted(journal.notes, key=lambda one: one.created_ns):
         attempt, data = f"{note.writer}-{note.attempt}", note.data
         if note.kind == "communication":
@@ -126,6 +129,8 @@ def facts_of_workers(journal: Journal) -> dict[str, Any]:
             newest.setdefault(note.kind, {})[attempt if note.kind in ADDING_UP else note.writer] = data
         if note.kind == "environment" and note.attempt in measured and "code_sha256" in data:
             newest.setdefault("code", {})[attempt] = {name: data.get(name) for name in _OF_CODE}
+        if note.kind == "environment" and note.attempt in stand and "variables" in data:
+            newest.setdefault("variables", {})[attempt] = {name: data.get(name) for name in _OF_VARIABLES}
     if sent:
         newest["communication"] = {case_id: _communication(packs) for case_id, packs in sorted(sent.items())}
     return newest

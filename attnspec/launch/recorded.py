@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from attnspec.catalog.findings import dotted, findings_of
 from attnspec.errors import InputError
-from attnspec.launch.measured_code import measured_code
+from attnspec.launch.measured_code import environments, measured_code
 from attnspec.launch.provenance import differences
 from attnspec.launch.runner_profile import Profile, Runner
 
@@ -121,7 +121,7 @@ def _told_by_workers(provenance: Mapping[str, Any]) -> dict[str, Any]:
 
 def _variables_of_workers(provenance: Mapping[str, Any]) -> dict[str, str] | None:
     """`variable NAME` -> its values; None where a worker of an earlier version told none."""
-    facts = [one.get("variables") for one in provenance.get("workers", {}).get("environment", {}).values()]
+    facts = [one.get("variables") for one in environments(provenance)]
     told = [one for one in facts if one is not None]
     if not told or len(told) < len(facts):
         return None

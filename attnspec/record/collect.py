@@ -71,6 +71,13 @@ def standing(outcomes: Iterable[Outcome]) -> dict[str, Outcome]:
     return {case_id: _standing(history) for case_id, history in held.items()}
 
 
+def standing_attempts(journal: Journal) -> frozenset[int]:
+    """Those that took samples of ok cases, under the result_key that stands for the case."""
+    keys = {(name, one.result_key) for name, one in standing(journal.outcomes).items() if one.status == Status.OK}
+    taken = journal.timings.group_by(["case_id", "result_key", "attempt"]).aggregate([]).to_pylist()
+    return frozenset(one["attempt"] for one in taken if (one["case_id"], one["result_key"]) in keys)
+
+
 def _standing(history: list[Outcome]) -> Outcome:
     """Of one case's outcomes, oldest first."""
     said = [one for one in history if one.status != Status.SKIPPED] or history

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from attnspec.launch.measured_code import measured_code, measured_versions
+from attnspec.launch.measured_code import environments, measured_code, measured_versions
 from attnspec.report.run import OpenedRun
 
 _OF_HOST = ("name", "processor", "platform", "num_cpus", "python")
@@ -15,15 +15,14 @@ _OF_WORKER = ("device", "driver", "image_id", "kernel", "python", "versions", "c
 def environment(run: OpenedRun) -> dict[str, Any]:
     """Code, runner, host, packages, driver, device and image of a run. Empty parts where its provenance is gone.
 
-    What differs between the run's own workers or cases is a list of all values.
+    What differs between the run's own workers, attempts or cases is a list of all values.
     """
     held = run.provenance
-    workers = [one for one in section(held, "workers", "environment").values() if isinstance(one, Mapping)]
     return {
         "attnspec": _code(held),
         "runner": _some(section(held, "runner"), ("name", "image", "launcher")),
         "host": _some(section(held, "host"), _OF_HOST),
-        "worker": together(_worker(one) for one in workers),
+        "worker": _workers(held),
         "device": _values(run, "device"),
         "image": _values(run, "image_digest"),
         "provider": _providers(run),
@@ -70,6 +69,16 @@ def _code(held: Mapping[str, Any]) -> dict[str, Any]:
     return _some({**distinct, "plugins": held.get("plugins")}, (*told, "plugins"))
 
 
+def _workers(held: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a provenance as one; a variable that only some saw is `unset` for the others."""
+    told = [_worker(one) for one in environments(held)]
+    names = dict.fromkeys(name for one in told for name in section(one, "variables"))
+    for one in told:
+        if isinstance(one.get("variables"), Mapping):
+            one["variables"] = {**dict.fromkeys(names, "unset"), **one["variables"]}
+    return together(told)
+
+
 def _worker(held: Mapping[str, Any]) -> dict[str, Any]:
     """Its facts, each variable once: `variables` are those that it saw, `env` the others that spec and runner named."""
     told, seen = _some(held, _OF_WORKER), section(held, "variables")
@@ -78,10 +87,19 @@ def _worker(held: Mapping[str, Any]) -> dict[str, Any]:
     return told
 
 
-def variables(run: OpenedRun) -> dict[str, Any]:
-    """Environment variables of the run's workers, by name, a list where workers differ; {} where nothing is known."""
-    held = section(environment(run), "worker")
-    return dict(sorted({**section(held, "env"), **section(held, "variables")}.items()))
+def variables(provenance: Mapping[str, Any]) -> list[str]:
+    """Environment variables of a run's workers as NAME=VALUE, all values where workers or attempts differ.
+
+    >>> seen = {"a-1": {"variables": {"NCCL_ALGO": "Tree"}}, "a-2": {"variables": {}}}
+    >>> variables({"workers": {"environment": {"a": {"env": {"OWN": "1"}}}, "variables": seen}})
+    ['NCCL_ALGO=Tree or unset', 'OWN=1']
+    """
+    held = _workers(provenance)
+    told = {**section(held, "env"), **section(held, "variables")}
+    return [
+        f"{name}={' or '.join(map(str, value if isinstance(value, list) else [value]))}"
+        for name, value in sorted(told.items())
+    ]
 
 
 def _some(held: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:

@@ -151,7 +151,7 @@ def _platform(run: OpenedRun, rows: Sequence[Row]) -> Iterator[str]:
     if packages:
         python = worker.get("python")
         yield f"Software: {listed([*([f'Python {listed(_as_list(python))}'] if python else []), *packages])}."
-    if told := [f"{name}={' or '.join(map(str, _as_list(value)))}" for name, value in variables(run).items()]:
+    if told := variables(run.provenance):
         yield f"Environment variables: {listed(told)}."
     if held["image"]:
         yield f"Container image {listed(_as_list(held['image']))}."

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from attnspec.launch.measured_code import measured_code, measured_versions
+from attnspec.report.environment import variables
 
 _FILES = ("cells.parquet", "timings.parquet", "provenance.json", "spec.yaml", "plan.json")
 _LONGEST_RECORD = 100_000
@@ -81,13 +82,7 @@ def _facts(content: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         known = [f"{name} {cuda[name]}" for name in ("driver", "cudnn", "nccl", "power_limit_w") if cuda.get(name)]
         if known:
             yield "worker", ", ".join(known)
-    told = [f"{name}={value}" for worker in workers for name, value in _variables(worker).items()]
-    yield from _given("environment variables", ", ".join(sorted(set(told))))
-
-
-def _variables(worker: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What spec and runner named, and what it saw."""
-    return {**_mapping(worker.get("env")), **_mapping(worker.get("variables"))}
+    yield from _given("environment variables", ", ".join(variables(content)))
 
 
 def _code(states: Mapping[str, str | None]) -> Iterator[tuple[str, str]]:

@@ -22,6 +22,7 @@ from attnspec.cli.main import cli, exit_code
 from attnspec.errors import InputError
 from attnspec.report.comparison import Verdict, compare_runs
 from attnspec.report.comparison_text import as_json, headline, markdown, rest, terminal
+from attnspec.report.methods import methods_text
 from attnspec.report.run import open_run
 from attnspec.report.run_drift import same_conditions
 
@@ -181,6 +182,20 @@ def test_variables_that_workers_saw_are_told_once(new: Path, tmp_path: Path) -> 
     assert told == ["worker.env.OWN: Ring -> Tree", "worker.variables.NCCL_ALGO: Ring -> Tree"]
     assert same_conditions(open_run(base), open_run(base))
     assert not same_conditions(open_run(base), open_run(new))
+
+
+def test_variables_of_every_attempt_are_told(new: Path, tmp_path: Path) -> None:
+    base = Path(shutil.copytree(RECORDED, tmp_path / "base"))
+    provenance = json.loads((new / "provenance.json").read_text())
+    ((writer, facts),) = provenance["workers"]["environment"].items()
+    facts["variables"] = {}
+    (base / "provenance.json").write_text(json.dumps(provenance))
+    seen = [{"variables": one} for one in ({"NCCL_ALGO": "Tree"}, {})]
+    provenance["workers"]["variables"] = {f"{writer}-{number}": one for number, one in enumerate(seen)}
+    (new / "provenance.json").write_text(json.dumps(provenance))
+    told = [line for line in compare_runs(base, new).environment if line.startswith("worker.var")]
+    assert told == ["worker.variables.NCCL_ALGO: None -> ['Tree', 'unset']"]
+    assert "Environment variables: NCCL_ALGO=Tree or unset." in methods_text(open_run(new))
 
 
 def measured_by(provenance: dict, *states: str) -> None:
