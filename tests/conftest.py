@@ -53,3 +53,20 @@ def not_imported(monkeypatch):
     yield forget
     for name in held():
         del sys.modules[name]
+
+
+@pytest.fixture(scope="module")
+def pools():
+    """size -> a pool of so many ranks, kept for the module."""
+    from ranks import RankPool
+
+    held = {}
+
+    def pool(size):
+        if size not in held:
+            held[size] = RankPool(size)
+        return held[size]
+
+    yield pool
+    for one in held.values():
+        one.close()

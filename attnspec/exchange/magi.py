@@ -29,6 +29,7 @@ from attnspec.sharding.libraries import MAGI_FA4
 from attnspec.slices import AttnSlices, merge
 from attnspec.support import Device
 from attnspec.support.kernel_names import FLASH_ATTENTION_3, MAGI_FLASH_ATTENTION_4
+from attnspec.support.provider import UNSET
 
 MIN_CHUNK_SIZE, MAX_NUM_CHUNKS = 512, 64
 """Of an overlap stage, as in the library's own benchmark."""
@@ -112,5 +113,5 @@ def bind_magi(plan: Dispatched, rank: int, device: Device, *, needs_backward: bo
         packed=True,
         needs_backward=needs_backward,
         frees_graph=False,
-        expected_kernels=MAGI_FLASH_ATTENTION_4 if os.environ.get(MAGI_FA4, "0") == "1" else FLASH_ATTENTION_3,
+        expected_kernels=MAGI_FLASH_ATTENTION_4 if os.environ.get(MAGI_FA4, UNSET) == "1" else FLASH_ATTENTION_3,
     )

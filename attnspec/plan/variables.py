@@ -10,9 +10,7 @@ from collections.abc import Mapping
 
 from attnspec.plan.model import Case, Unsupported
 from attnspec.plan.verdicts import Asked
-
-UNSET = "0"
-"""What a variable is taken for that is not set."""
+from attnspec.support.provider import UNSET
 
 
 def misled(case: Case, asked: Asked, runner_env: Mapping[str, str] | None) -> Unsupported | None:

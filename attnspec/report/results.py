@@ -79,9 +79,8 @@ def clock_made_winners(folder: str) -> str:
     lines = []
     for (mask, pass_, seqlen), held in sorted(contests.items(), key=lambda item: item[0][2]):
         winner = max(held, key=lambda one: one[1]["tflops"])
-        ahead = max(held, key=lambda one: one[1]["tflops"] / one[1]["sm_clock_mhz"])
-        cycles = [1 / (row["tflops"] / row["sm_clock_mhz"]) for _, row in (winner, ahead)]
-        share = cycles[1] / cycles[0] - 1
+        ahead = min(held, key=lambda one: _cycles(one[1]))
+        share = _cycles(ahead[1]) / _cycles(winner[1]) - 1
         if share < -MISS_IN_CYCLES:
             lines.append((f"{mask}, {pass_}", format_count(seqlen), shown(*winner), shown(*ahead), f"{share:.1%}"))
     told = f"{len(lines)} of {len(contests)} winners"
@@ -89,6 +88,11 @@ def clock_made_winners(folder: str) -> str:
         return f"{told} rest on a higher clock.\n"
     head = ("mask, pass", "seqlen", "fastest, TFLOP/s", "fewest cycles, TFLOP/s", "cycles against the fastest")
     return f"{told} rest on a higher clock, where another takes over 1 percent fewer cycles:\n\n{table(head, lines)}"
+
+
+def _cycles(row: Row) -> float:
+    """Of one workload, in a unit of its own."""
+    return float(row["sm_clock_mhz"] / row["tflops"])
 
 
 def throughput(folder: str, mask: str, pass_: str) -> str:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+UNSET = "0"
+"""What an environment variable that chooses what a library does is taken for where it is not set."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provider:

@@ -9,6 +9,7 @@ from attnspec import plugins
 from attnspec.errors import UnsupportedError
 from attnspec.execute.providers import beside, choose, library, through
 from attnspec.record.keys import result_key
+from attnspec.support.provider import UNSET
 from attnspec.wire import CaseRequest, Implementation, JobRequest
 from attnspec.worker.environment import Environment
 
@@ -37,13 +38,13 @@ def check_variables(request: JobRequest, implementation: Implementation, environ
     wanted = module.variables(implementation.kernel) if hasattr(module, "variables") else {}
     what = f"{implementation.strategy} over {implementation.kernel}"
     for name, value in wanted.items():
-        if request.env.get(name, "0") != value:
+        if request.env.get(name, UNSET) != value:
             raise UnsupportedError("backend", f'{what} needs env: {{{name}: "{value}"}}')
-        if environ.get(name, "0") != value:
+        if environ.get(name, UNSET) != value:
             raise UnsupportedError(
                 "backend",
-                f'the worker was started with {name}="{environ.get(name, "0")}", which neither case nor runner names; '
-                f'unset it, or name what {what} needs, env: {{{name}: "{value}"}}',
+                f'the worker was started with {name}="{environ.get(name, UNSET)}", which neither case nor runner '
+                f'names; unset it, or name what {what} needs, env: {{{name}: "{value}"}}',
             )
 
 

@@ -63,15 +63,6 @@ ODD = {
 }
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Tensors are tiny here: threads only wait for each other."""
-    held = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(held)
-
-
 def slices_of(rows, seqlen_q, seqlen_k):
     return AttnSlices.from_rows(rows, seqlen_q=seqlen_q, seqlen_k=seqlen_k)
 

@@ -109,15 +109,6 @@ class Adapter:
         return self.module.bind(lowered, problem, self.params, self.provider, CPU)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Threads cost more than they save on tensors this small."""
-    held = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(held)
-
-
 @pytest.fixture
 def adapter(request, monkeypatch):
     return Adapter(request.param, monkeypatch, request)

@@ -15,14 +15,6 @@ CPU = torch.device("cpu")
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 8))]
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def verified(kernel_of, slices, *, dtype="bfloat16", seed=0, needs_backward=True, heads=(4, 2), head_dim=64, batch=1):
     shape = Shape(batch=batch, num_heads_q=heads[0], num_heads_kv=heads[1], head_dim=head_dim, dtype=dtype)
     name = f"workload{seed}"

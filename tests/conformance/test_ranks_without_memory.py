@@ -23,20 +23,6 @@ FUNCTIONS = ("torch.stack", "torch.zeros_like", "torch.index_select")
 WORDS = "no memory here"
 
 
-@pytest.fixture(scope="module")
-def pools():
-    held: dict[int, RankPool] = {}
-
-    def pool(size):
-        if size not in held:
-            held[size] = RankPool(size)
-        return held[size]
-
-    yield pool
-    for one in held.values():
-        one.close()
-
-
 @pytest.mark.parametrize(
     ("size", "operation"),
     [

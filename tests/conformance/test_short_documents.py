@@ -18,14 +18,6 @@ from attnspec.shape import Shape
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def lengths(seed, longest=3, num_docs=40):
     return np.random.default_rng(seed).integers(1, longest + 1, num_docs).tolist()
 

@@ -8,7 +8,6 @@ import re
 
 import numpy as np
 import pytest
-from ranks import RankPool
 from stand_in_ranks import run_with_stand_in
 from strategy_runs import (
     expected,
@@ -62,20 +61,6 @@ def meshes(size):
 
 def shape_of(dtype="float64", num_heads_q=8, num_heads_kv=4, head_dim=16, batch=1):
     return Shape(batch=batch, num_heads_q=num_heads_q, num_heads_kv=num_heads_kv, head_dim=head_dim, dtype=dtype)
-
-
-@pytest.fixture(scope="module")
-def pools():
-    held: dict[int, RankPool] = {}
-
-    def pool(size):
-        if size not in held:
-            held[size] = RankPool(size)
-        return held[size]
-
-    yield pool
-    for one in held.values():
-        one.close()
 
 
 def check(pool, asked, shape, masks):

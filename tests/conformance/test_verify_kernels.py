@@ -34,14 +34,6 @@ ODD = {
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 12))]
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def verified(kernel, backend, dtype, slices, seed, heads=(4, 2), head_dim=32):
     shape = Shape(batch=1, num_heads_q=heads[0], num_heads_kv=heads[1], head_dim=head_dim, dtype=dtype)
     problem = Problem(shape=shape, slices=slices, needs_backward=True, device=CPU)

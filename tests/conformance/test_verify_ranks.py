@@ -15,14 +15,6 @@ from attnspec.slices import dense
 SHAPE = Shape(batch=1, num_heads_q=4, num_heads_kv=2, head_dim=32, dtype="bfloat16")
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def permuted(seed, spoil=lambda kernel: kernel):
     """A rank that holds all rows and keys in orders of its own."""
     slices = slices_of("varlen_causal", 300, [120, 40, 140])

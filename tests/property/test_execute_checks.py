@@ -21,14 +21,6 @@ from attnspec.support.merging import merge_partials
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @st.composite
 def disjoint_slices(draw, max_len=40):
     """Rectangles of a grid with random gaps, each of any type: disjoint, with empty rows and keys, rectangular."""
