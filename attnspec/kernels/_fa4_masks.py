@@ -38,3 +38,26 @@ def interval_mask(num_intervals: int) -> Callable[..., Any]:
 
     made: Callable[..., Any] = one_interval if num_intervals == 1 else some_interval
     return made
+
+
+@cache
+def band_mask(lower: int | None, upper: int | None) -> Callable[..., Any]:
+    """Key k stays for query q where q + lower <= k <= q + upper; None is no bound."""
+
+    @cute.jit
+    def from_lower(batch, head, m_idx, n_idx, seqlen_info, aux_tensors):  # type: ignore[no-untyped-def]
+        return n_idx >= m_idx + utils.scalar_to_ssa(lower, cutlass.Int32)
+
+    @cute.jit
+    def to_upper(batch, head, m_idx, n_idx, seqlen_info, aux_tensors):  # type: ignore[no-untyped-def]
+        return n_idx <= m_idx + utils.scalar_to_ssa(upper, cutlass.Int32)
+
+    @cute.jit
+    def between(batch, head, m_idx, n_idx, seqlen_info, aux_tensors):  # type: ignore[no-untyped-def]
+        first = m_idx + utils.scalar_to_ssa(lower, cutlass.Int32)
+        last = m_idx + utils.scalar_to_ssa(upper, cutlass.Int32)
+        return (n_idx >= first) & (n_idx <= last)
+
+    assert lower is not None or upper is not None
+    made: Callable[..., Any] = to_upper if lower is None else from_lower if upper is None else between
+    return made

@@ -8,10 +8,10 @@ Two ways to say a mask, recorded as the backend:
 - varlen: cu_seqlens, causal flag and window as in FlashAttention 2 (a bound None is none; a window of two negative
   numbers too). Forward and backward on Hopper and Blackwell: at this version nothing in the source refuses a varlen
   backward on compute capability 10, as earlier betas did. One or more calls, merged by lse.
-- block_sparse: one call for any mask. Lists of partial and full blocks, and a mask function over row intervals for
-  the partial ones; what FlexAttention's FLASH backend does. Forward and backward without cu_seqlens; head_dim up to
-  128, since the tiles of larger heads are no multiples of the blocks. Blocks are 128 x 128 on Hopper and 256 x 128 on
-  Blackwell (two query tiles per block), in both directions.
+- block_sparse: one call for any mask. Lists of partial and full blocks, and a mask function for the partial ones:
+  arithmetic where the mask is one band, else row intervals; what FlexAttention's FLASH backend does. Forward and
+  backward without cu_seqlens; head_dim up to 128, since the tiles of larger heads are no multiples of the blocks.
+  Blocks are 128 x 128 on Hopper and 256 x 128 on Blackwell (two query tiles per block), in both directions.
 
 Without a backend: varlen where `attnspec.lower.varlen` finds calls (full, causal, varlen_full, varlen_causal and
 windows one; varlen_block_causal, prefix_lm_causal, prefix_lm_document, share_question, causal_blockwise two;
@@ -31,7 +31,7 @@ from attnspec.errors import UnsupportedError
 from attnspec.kernels import _flash_attn_cute
 from attnspec.kernels._calls import Grads, NamedArguments, VarlenKernel
 from attnspec.lower.block_mask import BlockLists, BlockMask, block_mask
-from attnspec.lower.intervals import IntervalMask, interval_mask
+from attnspec.lower.intervals import Band, IntervalMask, band, interval_mask
 from attnspec.lower.varlen import varlen_plan
 from attnspec.params import param
 from attnspec.support import Device, Forward, Problem, Support
@@ -67,11 +67,11 @@ class Params:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Lowered:
-    """Varlen calls, or blocks with row intervals."""
+    """Varlen calls, or blocks and the mask inside them."""
 
     plan: VarlenPlan | None = None
     blocks: BlockMask | None = None
-    intervals: IntervalMask | None = None
+    mask: Band | IntervalMask | None = None
 
     @property
     def num_calls(self) -> int:
@@ -95,9 +95,16 @@ def lower(problem: Problem, params: Params, provider: str | None) -> Lowered:
         raise UnsupportedError("head_dim", f"a block-sparse call takes head_dim up to {_MAX_BLOCK_SPARSE_HEAD_DIM}")
     if major not in (9, 10):
         raise UnsupportedError("device", f"a block-sparse call needs compute capability 9.0 or 10.x, got {major}.x")
+    held = band(problem.slices)
     return Lowered(
-        blocks=block_mask(problem.slices, 128 if major == 9 else 256, 128), intervals=interval_mask(problem.slices)
+        blocks=block_mask(problem.slices, 128 if major == 9 else 256, 128),
+        mask=held if held is not None and _is_diagonal(held) else interval_mask(problem.slices),
     )
+
+
+def _is_diagonal(held: Band) -> bool:
+    """Whether a band is bounded along the diagonal and nowhere else."""
+    return (held.k_start, held.k_end) == (None, None) and (held.lower, held.upper) != (None, None)
 
 
 def bind(
@@ -106,8 +113,8 @@ def bind(
     """The calls on flash_attn.cute.interface."""
     if lowered.plan is not None:
         return Fa4Varlen(_Varlen(problem, device), lowered.plan, problem)
-    assert lowered.blocks is not None and lowered.intervals is not None
-    return BlockSparseKernel(lowered.blocks, lowered.intervals, problem, device)
+    assert lowered.blocks is not None and lowered.mask is not None
+    return BlockSparseKernel(lowered.blocks, lowered.mask, problem, device)
 
 
 class Fa4Varlen(VarlenKernel):
@@ -167,12 +174,12 @@ class BlockSparseKernel:
     expected_kernels: ExpectedKernels = FLASH_ATTENTION_4
     backend = "block_sparse"
 
-    def __init__(self, blocks: BlockMask, intervals: IntervalMask, problem: Problem, device: Device) -> None:
+    def __init__(self, blocks: BlockMask, mask: Band | IntervalMask, problem: Problem, device: Device) -> None:
         import torch
         from flash_attn.cute import interface
         from flash_attn.cute.block_sparsity import BlockSparseTensorsTorch
 
-        from attnspec.kernels._fa4_masks import interval_mask as mask_function
+        from attnspec.kernels import _fa4_masks
 
         def sparse(partial: BlockLists, full: BlockLists) -> Any:
             tensors = (part for lists in (partial, full) for part in _block_tensors(lists, device.type))
@@ -181,12 +188,13 @@ class BlockSparseKernel:
         self._interface: Any = interface
         self._forward_blocks = sparse(blocks.kv, blocks.full_kv)
         self._backward_blocks = sparse(blocks.q, blocks.full_q)
-        bounds = [bound for pair in zip(intervals.lo, intervals.hi, strict=True) for bound in pair]
-        self._shared = {
-            "softmax_scale": 1 / math.sqrt(problem.shape.head_dim),
-            "mask_mod": mask_function(len(intervals.lo)),
-            "aux_tensors": [torch.from_numpy(bound).to(device.type) for bound in bounds],
-        }
+        self._shared: dict[str, Any] = {"softmax_scale": 1 / math.sqrt(problem.shape.head_dim)}
+        if isinstance(mask, Band):
+            self._shared["mask_mod"] = _fa4_masks.band_mask(mask.lower, mask.upper)
+        else:
+            bounds = [bound for pair in zip(mask.lo, mask.hi, strict=True) for bound in pair]
+            self._shared["mask_mod"] = _fa4_masks.interval_mask(len(mask.lo))
+            self._shared["aux_tensors"] = [torch.from_numpy(bound).to(device.type) for bound in bounds]
 
     def load(self, q_BTND: Tensor, k_BSGD: Tensor, v_BSGD: Tensor) -> Grads:
         """As they are."""

@@ -59,6 +59,8 @@ Inputs = tuple["Tensor", "Tensor", "Tensor"]
 _FIXED_WIDTH_ENTRIES = 2**25
 _MAX_ENTRIES = 2**31
 _RECOMPILE_LIMIT = 4096
+_WHOLE_BLOCK = 1 << 30
+"""The block size by which torch knows that there is no mask."""
 _CUDA_KERNELS = {
     "TRITON": KernelNames(fwd="triton_tem_(?!.*backward)", bwd="triton_tem_.*flex_attention_backward"),
     "FLASH": FLASH_ATTENTION_4,
@@ -248,12 +250,19 @@ def _lse_scale(backend: str | None) -> float:
 
 
 def _torch_block_mask(blocks: BlockMask | None, mask: Band | IntervalMask | None, device: str) -> Any:
-    """torch's BlockMask with both sides given (its own constructors would make a dense one); None for no mask."""
+    """torch's BlockMask with both sides given (its own constructors would make a dense one).
+
+    No mask is the one that torch makes where none is given, one block over everything; there it would be made anew in
+    every call, by kernels of its own.
+    """
     import torch
     from torch.nn.attention import flex_attention
 
     if blocks is None or mask is None:
-        return None
+        one = torch.ones((1, 1, 1), dtype=torch.int32, device=device)
+        return flex_attention.BlockMask.from_kv_blocks(
+            one, torch.zeros_like(one)[..., None], BLOCK_SIZE=_WHOLE_BLOCK, seq_lengths=(1, 1)
+        )
     num_q_blocks, num_k_blocks = len(blocks.kv.num), len(blocks.q.num)
     # The CPU's template asserts tables as wide as there are blocks.
     fixed = device == "cpu" or 4 * num_q_blocks * num_k_blocks <= _FIXED_WIDTH_ENTRIES

@@ -214,6 +214,16 @@ def test_flex_masks_are_arithmetic_bands_on_cuda_and_intervals_on_the_cpu():
     assert (blackwell.blocks.block_q, blackwell.blocks.block_k) == (256, 128)
 
 
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
+def test_no_mask_is_the_one_that_torch_makes_where_none_is_given():
+    from torch.nn.attention.flex_attention import flex_attention
+
+    q, k, v = torch.randn(1, 4, 40, 16), torch.randn(1, 2, 96, 16), torch.randn(1, 2, 96, 16)
+    made = flex._torch_block_mask(None, None, "cpu")
+    with_it = flex_attention(q, k, v, block_mask=made, enable_gqa=True)
+    assert torch.equal(with_it, flex_attention(q, k, v, enable_gqa=True))
+
+
 @pytest.mark.parametrize("device", [CPU, H200], ids=["intervals", "bands"])
 def test_torchs_block_mask_says_what_the_slices_say(device):
     """Blocks that torch visits, whole or cell by cell, from the queries' side and from the keys'."""
