@@ -34,10 +34,6 @@ class Spread:
     q_UBLHD: Tensor
     kv_PUBLHD: Tensor | None
 
-    def arrive(self) -> None:
-        """What follows on the current stream begins after it has come."""
-        self.pending.wait()
-
     def wait(self, guard: Guard) -> tuple[Tensor, Tensor | None]:
         """(q_BTHD, kv (2, B, T, H, D)) as the current stream will see them; not copied where the batch is 1."""
         self.pending.wait()

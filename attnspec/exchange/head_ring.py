@@ -2,10 +2,6 @@
 
 Stages of heads overlap: all are packed while the first travels; while one is computed the next comes in and the one
 before goes back. Where a kernel that sees all keys gains by it, stages take two streams in turn.
-
-Where its forward deals its blocks to the SMs before it begins, messages go before the first stage and after the last:
-beside such forwards of fa3 most of a stage's time was lost (two H200, full: 7 percent of the whole at 16K tokens a
-rank, 11 at 32K; at 8K it gained 5). docs/adr/0013-messages-and-kernels-share-sms.md has the likely cause.
 """
 
 from __future__ import annotations
@@ -112,7 +108,6 @@ class HeadStages:
         self._inner, self._exchange = inner, exchange
         alone = inner.kernels if isinstance(inner, Alone) else []  # a ring has its own lanes
         self._overlapped_forward, self._overlapped_backward = overlap(alone, "fwd"), overlap(alone, "bwd")
-        self._apart = any(getattr(one, "static_schedule", False) for one in inner.kernels)
 
     def forward(self, q_BTND: Tensor, kv: Tensor, transport: Transport, guard: Guard) -> tuple[Tensor, list[Stage]]:
         """All stages."""
@@ -120,20 +115,14 @@ class HeadStages:
         coming = self._exchange.spread(q_BTND, kv, transport, guard)
         back = Collect(self._exchange, [out_BTND], guard)
         saved: list[Stage] = []
-        if self._apart:
-            for one in coming:
-                one.arrive()
-        with Lanes(q_BTND, overlapped=self._overlapped_forward) as lanes:  # waits for what has arrived, on both
+        with Lanes(q_BTND, overlapped=self._overlapped_forward) as lanes:
             for number in range(len(coming)):
                 with lanes.on(number):
                     q_BTHD, kv_BTHD = coming.popleft().wait(guard)
                     assert kv_BTHD is not None
                     made = self._inner.forward(q_BTHD, kv_BTHD, transport, guard)
-                    if not self._apart:
-                        back.add([made.out_BTND], transport)
+                    back.add([made.out_BTND], transport)
                 saved.append(Stage(q_BTHD=q_BTHD, kv=kv_BTHD, forward=made))
-        for stage in saved if self._apart else ():
-            back.add([stage.forward.out_BTND], transport)
         back.finish()
         return out_BTND, saved
 

@@ -10,7 +10,6 @@ lse is kept as a (B, T, N) view of whatever the first call wrote.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
@@ -130,8 +129,6 @@ class VarlenKernel:
                 call, rows, keys = call.boxed()
             arguments = library.prepare(call, rows.stop - rows.start, keys.stop - keys.start)
             self._calls.append(_Call(arguments=arguments, rows=rows, keys=keys))
-        is_static: Callable[[Any], bool] | None = getattr(library, "is_static", None)
-        self.static_schedule = is_static is not None and any(is_static(one.arguments) for one in self._calls)
 
     def load(self, q_BTND: Tensor, k_BSGD: Tensor, v_BSGD: Tensor) -> Grads:
         """As they are."""

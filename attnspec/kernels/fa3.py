@@ -113,12 +113,6 @@ class _Operators:
         named["max_seqlen_k"] = packed.max_seqlen_k
         return NamedArguments(packed=True, named=named)
 
-    def is_static(self, arguments: NamedArguments) -> bool:
-        """Whether the forward deals its blocks to the SMs before it begins: hopper/flash_fwd_launch_template.h."""
-        named = arguments.named
-        bounds = named["window_size_left"], named["window_size_right"]
-        return not arguments.packed and not named["is_causal"] and bounds == (-1, -1)
-
     def forward(self, arguments: NamedArguments, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """One forward."""
         out, lse, *_ = self._fwd(*arguments.shaped(q, k, v), num_splits=1, **arguments.named)

@@ -6,11 +6,15 @@ sequence with a share of the heads. A key/value head whose queries lie on severa
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-from attnspec.shape import Shape
+from attnspec.shape import DTYPE_BYTES, Shape
+from attnspec.slices import AttnSlices, row_counts
 
-MAX_STAGES = 4
+MOST_FLOPS_PER_BYTE = 80_000
+"""In two stages up to here: at 58,000 (64:8 heads, full, 32K tokens on two ranks) two were as fast as one or faster, at
+117,000 (64K) 3 percent slower in the backward."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,10 +69,29 @@ class HeadSplit:
         return range(first, first + self.num_heads_kv)
 
 
-def split_heads(shape: Shape, degree: int, stages: int | None = None) -> HeadSplit:
-    """The split; without `stages` as many, up to 4, as divide a rank's key/value heads. One rank needs one stage."""
+def split_heads(shape: Shape, degree: int, slices: AttnSlices | None = None) -> HeadSplit:
+    """The split. In one stage but where each rank computes all of `slices` for its heads: see `num_stages`."""
+    return HeadSplit(shape=shape, degree=degree, stages=1 if slices is None else num_stages(shape, degree, slices))
+
+
+def num_stages(shape: Shape, degree: int, slices: AttnSlices) -> int:
+    """Two, so that half of the messages go beside computation, or three where a rank's key/value heads are odd.
+
+    One where nothing divides, and where messages are little beside computation: more calls then cost more than the
+    messages do. Two H200, each against one and four stages by turns: docs/adr/0013-messages-and-kernels-share-sms.md.
+    """
     share = shape.num_heads_kv // degree
-    if stages is None:
-        stages = 1 if degree == 1 or share == 0 else max(n for n in range(1, MAX_STAGES + 1) if share % n == 0)
-    assert stages == 1 or share % stages == 0, (shape, degree, stages)
-    return HeadSplit(shape=shape, degree=degree, stages=stages)
+    if degree == 1 or share == 0 or flops_per_byte(shape, degree, slices) > MOST_FLOPS_PER_BYTE:
+        return 1
+    return next((n for n in (2, 3) if share % n == 0), 1)
+
+
+def flops_per_byte(shape: Shape, degree: int, slices: AttnSlices) -> float:
+    """A rank's forward FLOPs (4 for each allowed pair, query head and head dimension) over the bytes it sends in it.
+
+    Infinite for one rank. The bytes are those of `attnspec.sharding.head_ring`, without padding.
+    """
+    heads_q, heads_kv = shape.num_heads_q / degree, max(shape.num_heads_kv / degree, 1)
+    flops_of_head = 4 * int(row_counts(slices).sum())
+    tokens_sent = (degree - 1) / degree * (slices.seqlen_q * heads_q + slices.seqlen_k * heads_kv)
+    return flops_of_head * heads_q / (2 * tokens_sent * DTYPE_BYTES[shape.dtype]) if tokens_sent else math.inf

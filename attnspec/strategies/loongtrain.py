@@ -58,7 +58,7 @@ def shard(params: Params, slices: AttnSlices, docs: ArrayLike, shape: Shape, cp_
     q_documents, k_documents = documents_of(docs, slices)
     return HeadRing(
         slices=slices,
-        split=split_heads(shape, mesh.ulysses_degree, 1 if mesh.ring_degree > 1 else None),
+        split=split_heads(shape, mesh.ulysses_degree, slices if mesh.ring_degree == 1 else None),
         ring_degree=mesh.ring_degree,
         window=params.window,
         q_ring=zigzag(q_documents, mesh.ring_degree).padded(mesh.ulysses_degree),

@@ -36,7 +36,7 @@ def shard(params: Params, slices: AttnSlices, docs: ArrayLike, shape: Shape, cp_
     """Equal runs of the sequence; between the all-to-alls each rank has all of it for its share of the heads."""
     return HeadRing(
         slices=slices,
-        split=split_heads(shape, cp_size),
+        split=split_heads(shape, cp_size, slices),
         ring_degree=1,
         window=None,
         q_ring=contiguous(slices.seqlen_q, 1).padded(cp_size),

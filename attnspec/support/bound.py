@@ -39,10 +39,6 @@ class BoundKernel(Protocol):
     by `overlaps: frozenset[Pass]`, with where that was measured in a comment; persistent kernels, which fill the device
     from start to end, take more.
 
-    A kernel whose forward deals its blocks to the SMs before it begins (a static persistent tile scheduler) says so by
-    `static_schedule: bool`. Where a message holds SMs at its beginning, all of it is late by that; a message that finds
-    none free waits for its end.
-
     A kernel that merges rounded results over parts of a row's keys may say so by `partials: int`, how many at most.
 
     A kernel may have one more method, `partial(forward) -> (out_BTND, lse_BTN)`: its results for merging, without

@@ -135,20 +135,19 @@ def test_heads_that_are_fewer_than_ranks_or_one_each(pools, heads, size):
 
 
 @pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_messages_apart_from_the_kernel_carry_the_same(pools, size):
+def test_stages_on_two_streams_carry_the_same(pools, size):
     asked = [implementation("ulysses"), implementation("usp", strategy_params={"ulysses_degree": 2})]
     for heads in ((8, 1), (8, 4)):
         shape, slices = shape_of("float64", *heads, batch=2), SHORT[0]
         wanted = expected(shape, slices)
-        of_ranks = pools(size).run(run_apart, [(one, shape, *SHORT) for one in asked])
+        of_ranks = pools(size).run(run_on_two_streams, [(one, shape, *SHORT) for one in asked])
         for one, *found in zip(asked, *of_ranks, strict=True):
             compare(put_together(found, slices), wanted, TOLERANCE["float64"], f"{one.strategy} of {heads}")
 
 
-def run_apart(ranks, cases):
-    """run_strategies over a kernel that deals its blocks ahead and gains by two calls at once."""
+def run_on_two_streams(ranks, cases):
+    """run_strategies over a kernel that gains by two calls at once."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Reference, "static_schedule", True, raising=False)
         patch.setattr(Reference, "overlaps", frozenset({"fwd", "bwd"}), raising=False)
         return run_strategies(ranks, cases)
 

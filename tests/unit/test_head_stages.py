@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-import pytest
 import torch
 
 from attnspec.exchange.alone import Alone, AloneForward
 from attnspec.exchange.guard import Guard
 from attnspec.exchange.head_exchange import HeadExchange
 from attnspec.exchange.head_ring import HeadStages
-from attnspec.kernels import fa3
-from attnspec.kernels._calls import NamedArguments
 from attnspec.shape import Shape
 from attnspec.sharding.heads import split_heads
+from tests.mask_examples import example
 
 SHAPE = Shape(batch=1, num_heads_q=8, num_heads_kv=4, head_dim=4, dtype="float32")
 TOKENS = 3
@@ -35,8 +33,8 @@ class Log:
 
 
 class Kernel(Alone):
-    def __init__(self, log, **attributes):
-        super().__init__(SimpleNamespace(**attributes))
+    def __init__(self, log):
+        super().__init__(SimpleNamespace())
         self.log = log
 
     def forward(self, q_BTND, kv, transport, guard):
@@ -48,10 +46,10 @@ class Kernel(Alone):
         return dout_BTND.clone(), kv[0].clone(), kv[1].clone()
 
 
-def stages(**attributes):
-    log, split = Log(), split_heads(SHAPE, 2)
+def stages():
+    log, split = Log(), split_heads(SHAPE, 2, example("full", [2 * TOKENS]))
     assert split.stages == 2
-    return log, HeadStages(Kernel(log, **attributes), HeadExchange(split, [0, 1], 0))
+    return log, HeadStages(Kernel(log), HeadExchange(split, [0, 1], 0))
 
 
 def tensors():
@@ -60,46 +58,28 @@ def tensors():
     return q_BTND, torch.randn(2, 1, TOKENS, 4, 4, generator=generator)
 
 
-@pytest.mark.parametrize(
-    ("static", "order"),
-    [
-        (False, "post 0, post 1, wait 0, compute, post 2, wait 1, compute, post 3, wait 2, wait 3"),
-        (True, "post 0, post 1, wait 0, wait 1, wait 0, compute, wait 1, compute, post 2, post 3, wait 2, wait 3"),
-    ],
-)
-def test_messages_keep_apart_from_a_kernel_whose_blocks_are_dealt_ahead(static, order):
-    log, work = stages(static_schedule=static)
+ORDER = "post 0, post 1, wait 0, compute, post 2, wait 1, compute, post 3, wait 2, wait 3"
+
+
+def test_a_stage_is_computed_while_the_next_comes_and_the_one_before_goes_back():
+    log, work = stages()
     q_BTND, kv = tensors()
     guard = Guard()
     out_BTND, saved = work.forward(q_BTND, kv, log, guard)
     guard.finish()
-    assert ", ".join(log.lines) == order
+    assert ", ".join(log.lines) == ORDER
     assert len(saved) == 2
     # The peer sends what this rank sends to it: the heads of rank 1.
     assert torch.equal(out_BTND[:, :, :4], q_BTND[:, :, :4])
     assert torch.equal(saved[1].q_BTHD[:, TOKENS:], q_BTND[:, :, 6:8])
 
 
-def test_a_backward_overlaps_either_way():
-    log, work = stages(static_schedule=True)
+def test_a_backward_overlaps_as_well():
+    log, work = stages()
     q_BTND, kv = tensors()
     guard = Guard()
     out_BTND, saved = work.forward(q_BTND, kv, log, guard)
     log.lines.clear()
     work.backward(q_BTND, kv, SimpleNamespace(saved=saved), out_BTND, log, guard)
     guard.finish()
-    assert ", ".join(log.lines) == "post 0, post 1, wait 0, compute, post 2, wait 1, compute, post 3, wait 2, wait 3"
-
-
-@pytest.mark.parametrize(
-    ("packed", "named", "static"),
-    [
-        (False, {}, True),
-        (True, {}, False),
-        (False, {"is_causal": True}, False),
-        (False, {"window_size_left": 8}, False),
-    ],
-)
-def test_fa3_deals_the_blocks_of_a_full_rectangle_ahead(packed, named, static):
-    every = {"is_causal": False, "window_size_left": -1, "window_size_right": -1, **named}
-    assert fa3._Operators.is_static(None, NamedArguments(packed=packed, named=every)) is static
+    assert ", ".join(log.lines) == ORDER
