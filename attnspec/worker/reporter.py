@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import sys
+import time
 import traceback
 from collections import Counter
 from collections.abc import Sequence
@@ -21,6 +22,8 @@ from attnspec.worker.control import EventStream, Stop
 from attnspec.worker.environment import Environment
 from attnspec.worker.failures import Failure
 from attnspec.worker.spent import Spent
+
+SPENT_NOTED_EVERY_S = 5.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -115,6 +118,7 @@ class Reporter:
             rank,
         )
         self.spent = Spent()
+        self._spent_noted_s = time.monotonic()
 
     def hello(self) -> None:
         """The job begins."""
@@ -169,6 +173,7 @@ class Reporter:
         with self._stop.deferred():
             self._journal.append_round(rows)
             case.rounds_done[pack] += 1
+        self._note_spent()
         self._send(Event(kind="round", case_id=case.case_id, data={"pack": pack, "round": number}))
 
     def resumed(self, case: CaseState) -> None:
@@ -225,8 +230,16 @@ class Reporter:
         if self._rank == 0:
             with self._stop.deferred():
                 self._journal.append_outcome(row)
+        self._note_spent()
         data = {} if case.result_key is None else {"result_key": case.result_key}
         self._send(Event(kind="outcome", case_id=case.case_id, status=status.value, text=reason or "", data=data))
+
+    def _note_spent(self) -> None:
+        """Now and then; the newest stands. Who is killed cannot note it at the end."""
+        now_s = time.monotonic()
+        if self._rank == 0 and now_s - self._spent_noted_s >= SPENT_NOTED_EVERY_S:
+            self.note("spent", self.spent.facts())
+            self._spent_noted_s = now_s
 
     def _send(self, event: Event) -> None:
         if self._rank == 0:

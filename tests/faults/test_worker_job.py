@@ -450,11 +450,19 @@ def test_wall_time_is_noted_by_activity(tmp_path):
     began = time.perf_counter()
     ran = Ran(tmp_path, request(tmp_path, workload(tmp_path, [case("reference", name="one")])))
     took_s = time.perf_counter() - began
-    (spent,) = [note.data for note in ran.journal.notes if note.kind == "spent"]
+    spent = [note.data for note in ran.journal.notes if note.kind == "spent"][-1]
     timed_s = spent.pop("timed")
     assert {"setup", "oracle", "verify", "measure"} <= set(spent)
     assert 0 < timed_s <= spent["measure"]
     assert 0.5 * took_s < sum(spent.values()) <= took_s
+
+
+def test_wall_time_is_noted_on_the_way_for_who_is_killed(tmp_path, monkeypatch):
+    monkeypatch.setattr("attnspec.worker.reporter.SPENT_NOTED_EVERY_S", 0.0)
+    ran = Ran(tmp_path, request(tmp_path, workload(tmp_path, [case("reference", name="one")])))
+    measured_s = [note.data.get("measure", 0.0) for note in ran.journal.notes if note.kind == "spent"]
+    assert len(measured_s) > 2
+    assert measured_s == sorted(measured_s)
 
 
 def test_environment_is_noted_and_said(tmp_path):
