@@ -25,7 +25,8 @@ _NARROW = (0.03, 10_000)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """One value. height: None exactly where `status` is not ok. published: the same point on the page, if any."""
+    """One value. height: None exactly where `status` is not ok. published: the same point on the page, if any, on the
+    device that is named beside it."""
 
     label: str
     look: Look
@@ -36,6 +37,7 @@ class Bar:
     status: str
     reason: str | None = None
     published: float | None = None
+    published_on: str | None = None
 
 
 def grouped_bars(
@@ -66,8 +68,9 @@ def grouped_bars(
     heights = [2.45] if num_strips == 1 else [1.75] * num_strips
     panels = [Panel(height=height, below=0.42 if last else 0.24) for height, last in _with_last(heights)]
     legend = [(key(style[label]), label) for label in labels]
-    if any(bar.published is not None for bar in bars):
-        legend.append((_diamond(), "published page"))
+    devices = ordered(bar.published_on for bar in bars if bar.published_on is not None)
+    if devices:
+        legend.append((_diamond(), f"published page, on {' and '.join(devices)}"))
     top = _top(bars)
     figure, axes = sheet(
         panels,

@@ -48,6 +48,7 @@ def bars(rows: Sequence[Row], axis: str, points: Mapping[Point, Row]) -> list[Ba
                 status=row["status"],
                 reason=row["reason"],
                 published=None if twin is None else twin["tflops_per_gpu"],
+                published_on=None if twin is None else twin["device"].upper(),
             )
         )
     return made

@@ -144,6 +144,14 @@ def test_published_points_stand_where_everything_matches():
 
     assert diamonds() == 1
     assert diamonds(status="unsupported") == 1
+    (legend,) = {
+        text.get_text()
+        for held in drawings(cases(cell("fa3", 8192, mask="full"), published=published().to_pylist()))
+        for one in held.draw().legends
+        for text in one.get_texts()
+        if "page" in text.get_text()
+    }
+    assert legend == "published page, on H100"
     for other in ({"seqlen_per_rank": 1, "head_dim": 64}, {"device": "NVIDIA A100-SXM4-40GB"}, {"dtype": "float16"}):
         assert diamonds(**other) == 0
     both = [cell("fa3", 8192, mask="full", provider=name, backend=None) for name in ("xformers", "flash-attn-3")]
