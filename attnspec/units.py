@@ -41,13 +41,13 @@ def parse_count(value: int | str) -> int:
     """
     allowed = "a positive integer, or one with the suffix K (1024) or M (1048576) such as 64K, 1.5K, 1M"
     if isinstance(value, bool) or not isinstance(value, int | str):
-        raise InputError(f"got {value!r}; allowed: {allowed}")
+        raise InputError(f"got {_told(value)}; allowed: {allowed}")
     if isinstance(value, int):
         count = Fraction(value)
     else:
         match = _COUNT.fullmatch(value) if len(value) <= _LONGEST else None
         if match is None:
-            raise InputError(f"got {value!r}; allowed: {allowed}")
+            raise InputError(f"got {_told(value)}; allowed: {allowed}")
         check_leading_zeros(value)
         suffix = match["suffix"]
         if suffix not in _SUFFIXES:
@@ -92,7 +92,7 @@ def parse_fraction(value: float | str) -> Fraction:
     elif isinstance(value, int | float) and not isinstance(value, bool) and value == value:
         share = Fraction(str(value)) if abs(value) != float("inf") else None
     if share is None or not 0 < share <= 1:
-        raise InputError(f"got {value!r}; allowed: {allowed}")
+        raise InputError(f"got {_told(value)}; allowed: {allowed}")
     return share
 
 
@@ -118,3 +118,8 @@ def counted(count: int, noun: str) -> str:
     ('1 node', '2,016 cases')
     """
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _told(value: object) -> str:
+    """As a spec says it."""
+    return str(value).lower() if isinstance(value, bool) else repr(value)

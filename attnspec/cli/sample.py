@@ -16,6 +16,7 @@ from attnspec.cli._console import plain_or_terminal, show
 from attnspec.cli._paths import FILE
 from attnspec.cli._whole_number import whole_number
 from attnspec.errors import InputError
+from attnspec.sample.coins import MAX_SEED
 from attnspec.sample.documents import draw_pieces
 from attnspec.sample.histogram import Histogram, found, in_packs, in_population, octaves, standard_errors
 from attnspec.sample.lengths import Lengths
@@ -40,7 +41,10 @@ _STYLES = (
 @click.option("--seqlen", required=True, help="Tokens of a pack: 65536, 64K, 1M.")
 @click.option("--packs", "num_packs", required=True, type=whole_number(1), help="How many packs.")
 @click.option(
-    "--seed", required=True, type=whole_number(0), help="Same seed, same packs, on every machine. 0 is a seed."
+    "--seed",
+    required=True,
+    type=whole_number(0, MAX_SEED),
+    help="Same seed, same packs, on every machine. 0 is a seed.",
 )
 @click.option("--data", default="page", show_default=True, help=f"{', '.join(shipped_names())}, or a file of lengths.")
 @click.option("--max-doc-fraction", default="1/4", show_default=True, help="Longest document, as a share of the pack.")

@@ -207,7 +207,7 @@ def changed_conditions(before: Mapping[str, Any], now: Mapping[str, Any]) -> lis
     >>> changed_conditions(old, {"driver": "2", "device": "H200", "versions": {"torch": "2.12"}, "load": 3})
     ['driver: 1 -> 2', 'versions.torch: 2.11 -> 2.12']
     >>> changed_conditions(old, {**old, "variables": {"NCCL_ALGO": "Tree"}})
-    ['variables.NCCL_ALGO: None -> Tree']
+    ['variables.NCCL_ALGO: unset -> Tree']
     """
     names = ("device", "driver", "image_id")
     lines = differences({name: before.get(name) for name in names}, {name: now.get(name) for name in names})

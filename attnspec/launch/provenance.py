@@ -160,5 +160,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any], path: str = "
         if isinstance(old, Mapping) and isinstance(new, Mapping):
             lines += differences(old, new, f"{path}{name}.")
         elif old != new:
-            lines.append(f"{path}{name}: {old} -> {new}")
+            nothing = "unset" if "variable" in f"{path}{name}" else "none"
+            told = (nothing if one is None else one for one in (old, new))
+            lines.append(f"{path}{name}: {' -> '.join(map(str, told))}")
     return lines

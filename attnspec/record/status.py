@@ -39,7 +39,7 @@ REASON_CODES: dict[Status, tuple[str, ...]] = {
     Status.TIMEOUT: ("setup", "verify", "measure"),
     Status.CRASHED: ("signal", "exit", "lost_worker"),
     Status.ERROR: ("exception", "fallback", "invalid_time", "no_samples"),
-    Status.SKIPPED: ("not_run", "interrupted", "limit", "peer_failed"),
+    Status.SKIPPED: ("not_run", "interrupted"),
 }
 
 FAILED = frozenset({Status.WRONG, Status.TIMEOUT, Status.CRASHED, Status.ERROR})

@@ -134,7 +134,9 @@ def open_run(path: str | Path) -> OpenedRun:
         return _open_export(Path(path))
     folder = RunFolder(Path(path))
     if not folder.path.is_dir():
-        raise InputError(f"{path}: no such folder; `attnspec run` makes run folders, by default runs/<spec name>")
+        raise InputError(
+            f"{path}: no such folder; `attnspec run` makes run folders, by default runs/<name of the spec's file>"
+        )
     if not _is_run(folder):
         raise InputError(
             f"{path}: no run folder (neither cells.parquet and timings.parquet nor spec.yaml and provenance.json)"

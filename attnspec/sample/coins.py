@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from attnspec.ids import canonical_json
 
+MAX_SEED = 2**63 - 1
+"""Of a spec and of `attnspec sample`, so that either can draw what the other did."""
 _CHUNK_WORDS = 1 << 16  # how many words are held at once; the draws do not depend on it
 _ONE = np.uint64(1)
 _TWO_BITS, _FOUR_BITS, _BYTES, _ONES = (

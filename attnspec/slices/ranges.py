@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from attnspec.errors import InputError, nearest
 from attnspec.slices.checks import check
 from attnspec.slices.table import AttnSlices, SliceType
@@ -43,14 +45,19 @@ def from_ranges(
     rows: list[tuple[int, int, int, int, SliceType]] = []
     for number, (q_range, k_range, kind) in enumerate(zip(q_ranges, k_ranges, types, strict=True)):
         bounds = (*q_range, *k_range)
-        if len(q_range) != 2 or len(k_range) != 2 or not all(type(bound) is int for bound in bounds):
+        if len(q_range) != 2 or len(k_range) != 2 or not all(_is_integer(bound) for bound in bounds):
             raise InputError(f"slice {number} is {list(q_range)} x {list(k_range)}; allowed: [start, end] of integers")
-        if max(map(abs, bounds)) >= 2**63:
+        if max(abs(int(bound)) for bound in bounds) >= 2**63:
             raise InputError(f"slice {number} is {list(q_range)} x {list(k_range)}, more than int64 holds")
         try:
-            rows.append((q_range[0], q_range[1], k_range[0], k_range[1], parse_type(kind)))
+            q_start, q_end, k_start, k_end = map(int, bounds)
+            rows.append((q_start, q_end, k_start, k_end, parse_type(kind)))
         except InputError as error:
             raise InputError(f"slice {number}: {error}") from None
     made = AttnSlices.from_rows(rows, seqlen_q=seqlen_q, seqlen_k=seqlen_k)
     check(made)
     return made
+
+
+def _is_integer(bound: object) -> bool:
+    return isinstance(bound, int | np.integer) and not isinstance(bound, bool)

@@ -93,7 +93,8 @@ def parse_items(value: Any, kind: str, make: Callable[[str, Mapping[str, Any]], 
         findings.append(Finding(message=f"got a mapping; allowed: a list of {kind}, each starting with '- '"))
         entries = [((), {name: settings}) for name, settings in value.items()]
     else:
-        findings.append(Finding(message=f"got {shown(value)}; allowed: a list of {kind}"))
+        allowed = f"a list of {kind}, of {', '.join(catalog.names(kind))}"
+        findings.append(Finding(message=f"got {shown(value)}; allowed: {allowed}"))
     held: dict[str, tuple[Loc, Item]] = {}
     for loc, entry in entries:
         item = collect(findings, loc, _made, entry, kind, make)

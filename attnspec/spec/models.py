@@ -21,6 +21,7 @@ from pydantic import (
 )
 
 from attnspec.catalog.findings import Finding, Section, error_of, not_among, shown
+from attnspec.sample.coins import MAX_SEED
 from attnspec.shape import DTYPES, DType, Shape
 from attnspec.spec.sweeps import Sweep, canonical_sweep, parse_sweeps
 from attnspec.units import parse_fraction
@@ -28,7 +29,6 @@ from attnspec.wire import Measure
 
 SPEC_VERSION = 1
 DEFAULT_NUM_PACKS = {"kernel": 4, "distributed": 20}
-MAX_SEED = 2**63 - 1
 _MAX_SIZE = 2**31 - 1
 _MAX_ELEMENTS = 2**48
 """Of one token, over the batch: with any mask, FLOPs then fit their 38 decimal digits."""

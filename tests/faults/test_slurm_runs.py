@@ -130,7 +130,7 @@ def test_under_other_variables_jobs_are_submitted_again_and_their_workers_look(h
     assert host.run().exit_code == 0
     host.env["NCCL_ALGO"] = "Tree"
     assert host.run().exit_code == 0
-    assert "conditions differ from the last run: variables.NCCL_ALGO: None -> Tree" in host.told
+    assert "conditions differ from the last run: variables.NCCL_ALGO: unset -> Tree" in host.told
     assert len(host.calls("sbatch")) == 2
     assert host.run().exit_code == 0
     assert len(host.calls("sbatch")) == 2

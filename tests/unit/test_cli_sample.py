@@ -87,6 +87,7 @@ def test_wrong_options_are_named(arguments, message):
         ("--seed", "true", "is not a valid integer"),
         ("--packs", "4K", "is not a valid integer"),
         ("--seed", "-1", "is not in the range"),
+        ("--seed", str(2**63), "is not in the range"),  # nor is it in a spec's
         ("--seed", "007", "got '007'; allowed: no leading zeros"),
         ("--packs", "02", "got '02'; allowed: no leading zeros"),
         ("--packs", "0", "is not in the range"),

@@ -194,7 +194,7 @@ def test_variables_of_every_attempt_are_told(new: Path, tmp_path: Path) -> None:
     provenance["workers"]["variables"] = {f"{writer}-{number}": one for number, one in enumerate(seen)}
     (new / "provenance.json").write_text(json.dumps(provenance))
     told = [line for line in compare_runs(base, new).environment if line.startswith("worker.var")]
-    assert told == ["worker.variables.NCCL_ALGO: None -> ['Tree', 'unset']"]
+    assert told == ["worker.variables.NCCL_ALGO: unset -> ['Tree', 'unset']"]
     assert "Environment variables: NCCL_ALGO=Tree or unset." in methods_text(open_run(new))
 
 

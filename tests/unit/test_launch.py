@@ -222,7 +222,7 @@ def test_the_code_hash_sees_every_change(tmp_path: Path) -> None:
 def test_differences_of_environments() -> None:
     before = {"driver": "1", "packages": {"torch": "2.11", "fa": "1"}}
     now = {"driver": "1", "packages": {"torch": "2.12"}, "device": "d"}
-    assert differences(before, now) == ["device: None -> d", "packages.fa: 1 -> None", "packages.torch: 2.11 -> 2.12"]
+    assert differences(before, now) == ["device: none -> d", "packages.fa: 1 -> none", "packages.torch: 2.11 -> 2.12"]
 
 
 def test_a_program_that_cannot_be_started_is_an_environment_error(tmp_path: Path) -> None:

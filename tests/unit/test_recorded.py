@@ -43,18 +43,18 @@ BEFORE = Conditions(
         ({"python": "3.11.2"}, ["python: 3.12.1 -> 3.11.2"]),
         (
             {"packages": {"torch": "2.13.0"}},
-            ["package flash-attn-4: 4.0.0b36 -> None", "package torch: 2.11.0 -> 2.13.0"],
+            ["package flash-attn-4: 4.0.0b36 -> none", "package torch: 2.11.0 -> 2.13.0"],
         ),
-        ({"driver": None}, ["driver: 570.1 -> None"]),
-        ({"variables": {}}, ["variable NCCL_ALGO: Ring -> None"]),
+        ({"driver": None}, ["driver: 570.1 -> none"]),
+        ({"variables": {}}, ["variable NCCL_ALGO: Ring -> unset"]),
         (
             {"variables": {"NCCL_ALGO": "Tree", "OMP_NUM_THREADS": "4"}},
-            ["variable NCCL_ALGO: Ring -> Tree", "variable OMP_NUM_THREADS: None -> 4"],
+            ["variable NCCL_ALGO: Ring -> Tree", "variable OMP_NUM_THREADS: unset -> 4"],
         ),
         ({"devices": (H100,)}, ["devices: 2 x NVIDIA H100 80GB HBM3 -> 1 x NVIDIA H100 80GB HBM3"]),
         ({"devices": ()}, ["devices: 2 x NVIDIA H100 80GB HBM3 -> none"]),
         ({"host": {**BEFORE.host, "num_cpus": 16}}, ["host num_cpus: 8 -> 16"]),
-        ({"images": {}}, ["image hopper: image ID: sha256:1 -> None", "image hopper: digest: sha256:2 -> None"]),
+        ({"images": {}}, ["image hopper: image ID: sha256:1 -> none", "image hopper: digest: sha256:2 -> none"]),
         (
             {"images": {"hopper": {"image_id": "sha256:3", "digest": "sha256:2"}}},
             ["image hopper: image ID: sha256:1 -> sha256:3"],
@@ -78,7 +78,7 @@ def test_variables_of_workers_are_compared_where_both_runs_tell_them():
     old, new = {"variables": {"NCCL_ALGO": "Ring"}}, {"variables": {"NCCL_ALGO": "Tree"}}
     assert workers_drift(run(old), run(new)) == ["variable NCCL_ALGO: Ring -> Tree"]
     assert workers_drift(run(old), run(old, new)) == ["variable NCCL_ALGO: Ring -> Ring, Tree"]
-    assert workers_drift(run(old), run({"variables": {}})) == ["variable NCCL_ALGO: Ring -> None"]
+    assert workers_drift(run(old), run({"variables": {}})) == ["variable NCCL_ALGO: Ring -> unset"]
     assert workers_drift(run({}), run(new)) == []
 
 

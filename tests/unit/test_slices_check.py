@@ -246,3 +246,9 @@ def test_other_arrow_tables_are_refused():
         InputError, match=r"^packs of one mask have one \(seqlen_q, seqlen_k\), got \[\(8, 8\), \(9, 8\)\]$"
     ):
         to_arrow([table(), table(seqlen_q=9)])
+
+
+def test_ranges_may_be_numpy_integers():
+    ranges = np.array([[0, 4], [4, 8]])
+    made = from_ranges(ranges, ranges.tolist(), ["full", "causal"], seqlen_q=8, seqlen_k=8)
+    assert list(made.rows()) == [(0, 4, 0, 4, FULL), (4, 8, 4, 8, CAUSAL)]

@@ -9,6 +9,7 @@ from fractions import Fraction
 import pytest
 from pydantic import ValidationError
 
+from attnspec.catalog import names
 from attnspec.catalog.findings import dotted, findings_of
 from attnspec.flops import attention_flops
 from attnspec.shape import Shape
@@ -120,7 +121,7 @@ def test_num_packs_given_counts_for_both_levels():
         ("shape.num_heads_kv", 3, "shape.num_heads_kv: got 3; allowed: a divisor of num_heads_q (8 % 3 = 2)"),
         ("shape.num_heads_kv", 16, "shape.num_heads_kv: got 16; allowed: a divisor of num_heads_q (8 % 16 = 8)"),
         ("data.max_doc_fraction", 0, "data.max_doc_fraction: got 0; allowed: a share over 0 and at most 1, such as 1/4, 0.25 or 25%"),
-        ("data.max_doc_fraction", True, "data.max_doc_fraction: got True; allowed: a share over 0 and at most 1, such as 1/4, 0.25 or 25%"),
+        ("data.max_doc_fraction", True, "data.max_doc_fraction: got true; allowed: a share over 0 and at most 1, such as 1/4, 0.25 or 25%"),
         ("data.num_packs", 0, "data.num_packs: got 0; allowed: at least 1"),
         ("data.lengths", 7, 'data.lengths: got 7; allowed: text; write it in quotes: "7"'),
         ("measure.min_iters", 0, "measure.min_iters: got 0; allowed: at least 1"),
@@ -144,12 +145,12 @@ def test_num_packs_given_counts_for_both_levels():
         ("sweeps.0.seqlen", [1024, "1K"], "sweeps[0].seqlen[1]: '1K' is given twice as 1024"),
         ("sweeps.0.seqlen", "64k", "sweeps[0].seqlen: got '64k': unknown suffix 'k'; write 64K; allowed: a positive integer, or one with the suffix K (1024) or M (1048576) such as 64K, 1.5K, 1M"),
         ("sweeps.0.seqlen", ["1,024"], "sweeps[0].seqlen[0]: got '1,024'; allowed: a positive integer, or one with the suffix K (1024) or M (1048576) such as 64K, 1.5K, 1M"),
-        ("sweeps.0.seqlen", [True], "sweeps[0].seqlen[0]: got True; allowed: a positive integer, or one with the suffix K (1024) or M (1048576) such as 64K, 1.5K, 1M"),
+        ("sweeps.0.seqlen", [True], "sweeps[0].seqlen[0]: got true; allowed: a positive integer, or one with the suffix K (1024) or M (1048576) such as 64K, 1.5K, 1M"),
         ("sweeps.0.seqlen", [1024.0], "sweeps[0].seqlen[0]: got 1024.0; allowed: a positive integer, or one with the suffix K (1024) or M (1048576) such as 64K, 1.5K, 1M"),
         ("sweeps.0.passes", ["fwd", "fwd"], "sweeps[0].passes[1]: 'fwd' is given twice"),
         ("sweeps.0.passes", "forward", "sweeps[0].passes: got 'forward' (did you mean 'fwd'?); allowed: fwd, bwd, fwd_bwd"),
-        ("sweeps.0.masks", "full", "sweeps[0].masks: got 'full'; allowed: a list of masks"),
-        ("sweeps.0.masks", False, "sweeps[0].masks: got false; allowed: a list of masks"),
+        ("sweeps.0.masks", "full", "sweeps[0].masks: got 'full'; allowed: a list of masks, of " + ", ".join(names("masks"))),
+        ("sweeps.0.masks", False, "sweeps[0].masks: got false; allowed: a list of masks, of " + ", ".join(names("masks"))),
         ("sweeps.0.masks", [["full"]], "sweeps[0].masks[0]: got a list; allowed: the name of a mask, alone or with settings as `name: {setting: value}`"),
         ("sweeps.0.masks", [{}], "sweeps[0].masks[0]: got a mapping; allowed: the name of a mask, alone or with settings as `name: {setting: value}`"),
         ("sweeps.0.masks", ["full", {"full": None}], "sweeps[0].masks[1]: is given twice: the same as item 0"),
