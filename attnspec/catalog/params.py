@@ -18,11 +18,23 @@ from attnspec.errors import InputError
 from attnspec.params import ParamInfo, info
 from attnspec.units import parse_count
 
-COUNT_SCHEMA = {
-    "anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": r"^(0|[1-9][0-9]*)(\.[0-9]+)?[KM]?$"}],
-    "description": "A token count: 8192, or 8K (times 1024), 1.5K, 1M (times 1048576).",
-}
-"""JSON Schema of what `units.parse_count` reads."""
+COUNT_PATTERN = r"^(0|[1-9][0-9]*)(\.[0-9]+)?[KM]?$"
+
+
+def count_schema(ge: float | None, le: float | None) -> dict[str, Any]:
+    """JSON Schema of a token count within bounds; its text is what `units.parse_count` reads.
+
+    >>> count_schema(0, None)["anyOf"][0]
+    {'type': 'integer', 'minimum': 0}
+    """
+    bounds = {"minimum": ge, "maximum": le}
+    return {
+        "anyOf": [
+            {"type": "integer", **{key: value for key, value in bounds.items() if value is not None}},
+            {"type": "string", "pattern": COUNT_PATTERN},
+        ],
+        "description": "A token count: 8192, or 8K (times 1024), 1.5K, 1M (times 1048576).",
+    }
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +151,7 @@ def _annotation(field: ParamField) -> Any:
         return Annotated[Any, before, WithJsonSchema({"enum": [*field.choices, *null]})]
     held: Any = _bounded(field.bare, field.about)
     if field.about.tokens and field.bare is int:
-        held = Annotated[held, WithJsonSchema(COUNT_SCHEMA)]
+        held = Annotated[held, WithJsonSchema(count_schema(field.about.ge, field.about.le))]
     return Annotated[held | None if field.takes_null else held, before]
 
 

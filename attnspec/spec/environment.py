@@ -9,7 +9,7 @@ from typing import Any
 from attnspec.catalog.findings import Finding, error_of, shown
 
 LAUNCHER_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+NAME = "[A-Za-z_][A-Za-z0-9_]*"
 
 
 def parse_env(value: Any) -> dict[str, str]:
@@ -29,7 +29,7 @@ def parse_env(value: Any) -> dict[str, str]:
 
 
 def _fault(name: Any, text: Any) -> str | None:
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not re.fullmatch(NAME, name):
         return f"got {shown(name)}; allowed: a variable's name: letters, digits and '_', no digit first"
     if name in LAUNCHER_VARIABLES:
         return f"{name} is set by the launcher of a job; leave it out"

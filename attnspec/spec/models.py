@@ -33,7 +33,7 @@ _MAX_SIZE = 2**31 - 1
 _MAX_ELEMENTS = 2**48
 """Of one token, over the batch: with any mask, FLOPs then fit their 38 decimal digits."""
 _SLUG = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
-_SHARE = {"type": ["string", "number"], "description": "A share over 0 and at most 1: 1/4, 0.25 or 25%."}
+_SHARE = WithJsonSchema({"attnspec": "share"})
 
 
 def _version(value: Any) -> int:
@@ -78,9 +78,9 @@ class ShapeSection(Section):
     num_heads_q: Size
     """Query heads; a multiple of num_heads_kv."""
     num_heads_kv: Size
-    """Key and value heads."""
+    """Key and value heads; a divisor of num_heads_q."""
     head_dim: Size
-    """Elements per head."""
+    """Elements per head; batch x num_heads_q x head_dim is at most 2^48."""
     dtype: Annotated[DType, PlainValidator(_dtype), WithJsonSchema({"enum": list(DTYPES)})] = "bfloat16"
     """Element type of the tensors."""
 
@@ -109,27 +109,27 @@ class Data(Section):
 
     lengths: Text = "page"
     """A shipped distribution by name, or a file of lengths; a relative path starts at the spec file."""
-    max_doc_fraction: Annotated[
-        Fraction, BeforeValidator(parse_fraction), PlainSerializer(str), WithJsonSchema(_SHARE)
-    ] = Fraction(1, 4)
-    """Documents over this share of a pack are split into pieces of it."""
+    max_doc_fraction: Annotated[Fraction, BeforeValidator(parse_fraction), PlainSerializer(str), _SHARE] = Fraction(
+        1, 4
+    )
+    """Documents over this share of a pack are split into pieces of it, and a rest."""
     num_packs: Size | None = None
-    """Packs per workload; by default 4 at the kernel level, 20 at the distributed level."""
+    """Packs per workload; by default 4 at the kernel level, 20 at the distributed level. 1 without documents."""
 
 
 class MeasureSection(Section):
     """How long and how well to measure."""
 
     min_iters: Size = 20
-    """Samples per pack and case at least."""
+    """Samples per pack and case at least, also where they take longer than max_seconds."""
     max_seconds: Seconds = 2.0
-    """Timed budget per pack and case."""
-    ci: Annotated[float, BeforeValidator(lambda value: float(parse_fraction(value))), WithJsonSchema(_SHARE)] = 0.02
+    """Timed budget per pack and case; sampling ends earlier once the interval is as narrow as ci."""
+    ci: Annotated[float, BeforeValidator(lambda value: float(parse_fraction(value))), _SHARE] = 0.02
     """Wanted half width of the 95 percent interval over the median, such as 2%."""
     setup_timeout_s: Seconds = 900.0
-    """Limit for compiling, preparing and verifying a case."""
+    """Limit for each step before measuring, such as compiling or verifying; past it a case ends as timeout."""
     measure_timeout_s: Seconds = 300.0
-    """Limit for measuring a case."""
+    """Limit for each turn of measuring; past it a case ends as timeout."""
 
 
 def _shape(value: Any) -> Shape:
@@ -153,13 +153,13 @@ class Spec(Section):
     attnspec: Annotated[int, PlainValidator(_version), WithJsonSchema({"const": SPEC_VERSION})]
     """Version of the spec format."""
     name: Annotated[str, PlainValidator(_slug), WithJsonSchema({"type": "string", "pattern": f"^{_SLUG}$"})]
-    """Short name for folders and tables."""
+    """Short name that the plan carries; the run's folder is named after the spec's file."""
     description: str = ""
-    """What it is for."""
+    """What it is for, in words."""
     runner: Text = "local"
-    """Where it runs: the name of a runner profile, or its file."""
+    """Where it runs: the name of a runner profile, or its file; part of no id."""
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)] = 42
-    """Seed of documents and tensors."""
+    """Seed of documents and tensors; part of every case's id."""
     shape: Annotated[Shape, PlainValidator(_shape, json_schema_input_type=ShapeSection)]
     """Sizes shared by all tensors."""
     data: Data = Data()

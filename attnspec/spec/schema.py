@@ -6,7 +6,7 @@ It says what can be said without looking at two values at once; `attnspec valida
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -14,22 +14,53 @@ from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from attnspec import catalog
-from attnspec.catalog.params import COUNT_SCHEMA, UntitledJsonSchema, params_schema
+from attnspec.catalog.params import UntitledJsonSchema, count_schema, params_schema
 from attnspec.shape import PASSES
+from attnspec.spec.environment import LAUNCHER_VARIABLES, NAME
 from attnspec.spec.excludes import AXES
 from attnspec.spec.implementations import provider_names, runnable_kernels
 from attnspec.spec.items import SINGULAR
 from attnspec.spec.models import Spec
 from attnspec.spec.sweeps import MAX_CP_SIZE, DistributedSweep, KernelSweep
+from attnspec.units import MAX_COUNT
 
 Json = dict[str, Any]
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
+SETTINGS: Mapping[str, Json] = {
+    "kernel": {"description": "The kernel that each rank runs, by name or as `name: {parameter: value}`."},
+    "backend": {
+        "type": ["string", "null"],
+        "description": "The kernel's own variant; the kernel chooses if not given.",
+    },
+    "provider": {
+        "type": ["string", "null"],
+        "description": "The package that runs the kernel; the first usable one if not given.",
+    },
+    "env": {"$ref": "#/$defs/env", "description": "Environment variables that the process starts with."},
+}
+"""The keys that stand beside the parameters of kernels and strategies (`kernel` at strategies only)."""
 _ENV: Json = {
     "type": ["object", "null"],
+    "propertyNames": {"pattern": f"^{NAME}$", "not": {"enum": list(LAUNCHER_VARIABLES)}},
     "additionalProperties": {"type": "string"},
-    "description": "Environment variables that the process starts with; values in quotes.",
+    "description": "Environment variables by name; values in quotes.",
 }
-_PROVIDER = "The package that runs the kernel; the first usable one if not given."
+_SHARE: Json = {
+    "anyOf": [
+        {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
+        {"type": "string", "pattern": r"^\s*([0-9]+\s*/\s*[0-9]+|[0-9]+(\.[0-9]+)?(\s*%)?)\s*$"},
+    ],
+    "description": "A share over 0 and at most 1: 1/4, 0.25 or 25%.",
+}
+_AXES = {
+    "masks": "Masks by name, alone or with some of their parameters.",
+    "seqlen": "Total tokens of a pack.",
+    "cp_size": "Ranks that share a sequence.",
+    "seqlen_per_rank": "Tokens per rank.",
+    "passes": "Passes.",
+    "kernels": "Kernels by name, alone or with some of their settings, `env` aside.",
+    "strategies": "Strategies by name, alone or with some of their settings, `env` aside.",
+}
 
 
 def json_schema() -> Json:
@@ -39,7 +70,9 @@ def json_schema() -> Json:
     ]
     _, made = models_json_schema(models, schema_generator=UntitledJsonSchema)
     defs: Json = {name: _filled(schema) for name, schema in made["$defs"].items()}
-    defs["count"] = COUNT_SCHEMA
+    defs["count"] = count_schema(1, MAX_COUNT)
+    defs["share"] = _SHARE
+    defs["env"] = _ENV
     defs["masks"] = _items("masks", _mask_settings)
     defs["kernels"] = _items("kernels", _kernel_settings)
     defs["strategies"] = _items("strategies", _strategy_settings)
@@ -147,8 +180,8 @@ def _kernel_settings(module: ModuleType) -> Json:
     params = params_schema(module)
     own = {
         "backend": {"type": "null", "description": "This kernel has no backends."},
-        "provider": {"enum": [*provider_names(module), None], "description": _PROVIDER},
-        "env": _ENV,
+        "provider": {"enum": [*provider_names(module), None], "description": SETTINGS["provider"]["description"]},
+        "env": SETTINGS["env"],
     }
     return _settings({**own, **params.get("properties", {})}, params.get("required", ()))
 
@@ -158,16 +191,14 @@ def _strategy_settings(module: ModuleType) -> Json:
     limited = runnable_kernels(module)
     kernels = list(limited or catalog.names("kernels"))
     own = {
+        **SETTINGS,
         "kernel": {
             "anyOf": [
                 {"enum": kernels},
                 _one_of({name: {"$ref": f"#/$defs/kernel_{name}"} for name in kernels}),
             ],
-            "description": "The kernel that each rank runs.",
+            **SETTINGS["kernel"],
         },
-        "backend": {"type": ["string", "null"], "description": "The kernel's own variant."},
-        "provider": {"type": ["string", "null"], "description": _PROVIDER},
-        "env": _ENV,
     }
     needed = params.get("required", [])
     return _settings(
@@ -180,7 +211,9 @@ def _excludes(axes: Iterable[str]) -> Json:
         "passes": {"enum": list(PASSES)},
         **{axis: _selector(axis) for axis in SINGULAR},
     }
-    properties = {axis: _several(values.get(axis, {"$ref": "#/$defs/count"})) for axis in axes}
+    properties = {
+        axis: {**_several(values.get(axis, {"$ref": "#/$defs/count"})), "description": _AXES[axis]} for axis in axes
+    }
     entry = {"type": "object", "minProperties": 1, "additionalProperties": False, "properties": properties}
     return {"type": "array", "uniqueItems": True, "items": entry}
 

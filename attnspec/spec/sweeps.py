@@ -71,18 +71,19 @@ class KernelSweep(Section):
     """Every mask x seqlen x pass x kernel on one device, without the excluded."""
 
     level: Literal["kernel"]
+    """One device, kernels by themselves."""
     masks: Masks
     """Masks by name, each perhaps with its parameters."""
     seqlen: Sizes
     """Total tokens of a pack, such as 8K or [1K, 2K]."""
     passes: Passes = ("fwd", "bwd")
-    """What is timed: forward, backward alone, or both."""
+    """What is timed: forward, backward alone, or both as one."""
     kernels: Kernels
     """Kernels by name, each perhaps with its settings."""
     exclude: Annotated[
         tuple[Exclude, ...], PlainValidator(lambda value: parse_excludes(value, "kernel")), _in_schema("exclude_kernel")
     ] = ()
-    """Cases to leave out."""
+    """Cases to leave out: those that have one of the given values on every axis that an entry names."""
 
     @property
     def axes(self) -> dict[str, tuple[Any, ...]]:
@@ -104,14 +105,15 @@ class DistributedSweep(Section):
     """Every mask x cp_size x tokens per rank x pass x strategy over several ranks, without the excluded."""
 
     level: Literal["distributed"]
+    """Several ranks, strategies of context parallelism."""
     masks: Masks
     """Masks by name, each perhaps with its parameters."""
     cp_size: Ranks
     """Ranks that share a sequence, such as 8 or [8, 16]."""
     seqlen_per_rank: Sizes
-    """Tokens per rank, such as 8K; the total is cp_size times as many."""
+    """Tokens per rank, such as 8K or [8K, 16K]; a pack has cp_size times as many."""
     passes: Passes = ("fwd", "bwd")
-    """What is timed: forward, backward alone, or both."""
+    """What is timed: forward, backward alone, or both as one."""
     strategies: Strategies
     """Strategies by name, each with its kernel and perhaps other settings."""
     exclude: Annotated[
@@ -119,7 +121,7 @@ class DistributedSweep(Section):
         PlainValidator(lambda value: parse_excludes(value, "distributed")),
         _in_schema("exclude_distributed"),
     ] = ()
-    """Cases to leave out."""
+    """Cases to leave out: those that have one of the given values on every axis that an entry names."""
 
     @property
     def axes(self) -> dict[str, tuple[Any, ...]]:

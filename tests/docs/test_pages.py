@@ -9,11 +9,12 @@ import pytest
 
 from attnspec.record import schema
 from attnspec.report import probes, results, strategy_results
+from attnspec.spec import reference
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("data/**/*.md")])
 GENERATED = re.compile(
-    r"<!-- generated: attnspec\.(record\.schema|report\.\w+)\.(\w+)\((.*?)\) -->\n(.*?)<!-- end -->",
+    r"<!-- generated: attnspec\.(record\.schema|report\.\w+|spec\.reference)\.(\w+)\((.*?)\) -->\n(.*?)<!-- end -->",
     re.DOTALL,
 )
 MADE = [page for page in PAGES if GENERATED.search(page.read_text())]
@@ -35,10 +36,12 @@ def regenerated(text: str) -> str:
 
 
 def made(module: str, function: str, arguments: str) -> str:
-    """What a mark asks for: the columns of a row class, or a table of a results module on a shipped folder."""
+    """What a mark asks for: columns of a row class, the language of specs, or a results module on a shipped folder."""
     if module == "record.schema":
         assert function == "markdown"
         return schema.markdown(getattr(schema, arguments))
+    if module == "spec.reference":
+        return getattr(reference, function)(*filter(None, [arguments]))
     folder, *others = (argument.strip() for argument in arguments.split(","))
     made_by = {"report.probes": probes, "report.results": results, "report.strategy_results": strategy_results}[module]
     return getattr(made_by, function)(str(ROOT / folder), *others)

@@ -10,7 +10,7 @@ import pytest
 
 from attnspec.resources import shipped
 from attnspec.shape import Shape
-from attnspec.spec import KernelSweep, load_spec
+from attnspec.spec import KernelSweep, Spec, load_spec
 from attnspec.spec.schema import json_schema, schema_text
 from attnspec.spec.yaml_text import parse_yaml
 
@@ -60,18 +60,61 @@ def test_every_spec_is_valid_for_us_and_for_editors(path, validator):
         {"name": "a b"},
         {"shape": {"num_heads_q": 8, "num_heads_kv": 2}},
         {"data": {"max_doc_fraction": True}},
+        {"data": {"max_doc_fraction": 1.5}},
+        {"data": {"max_doc_fraction": "a quarter"}},
         {"sweeps": []},
         {"sweeps": [{"level": "kernel", "masks": ["full"], "seqlen": "8k", "kernels": ["reference"]}]},
         {"sweeps": [{"level": "kernel", "masks": ["fulll"], "seqlen": "8K", "kernels": ["reference"]}]},
         {"sweeps": [{"level": "kernel", "masks": ["sliding_window"], "seqlen": "8K", "kernels": ["reference"]}]},
         {"sweeps": [{"level": "kernel", "masks": ["full"], "seqlen": "8K", "kernels": [{"sdpa": {"backend": "x"}}]}]},
         {"sweeps": [{"level": "kernel", "masks": ["full"], "seqlen": "8K", "kernels": [{"sdpa": {"env": {"A": 1}}}]}]},
+        {
+            "sweeps": [
+                {"level": "kernel", "masks": ["full"], "seqlen": "8K", "kernels": [{"sdpa": {"env": {"RANK": "1"}}}]}
+            ]
+        },
+        {
+            "sweeps": [
+                {"level": "kernel", "masks": ["full"], "seqlen": "8K", "kernels": [{"sdpa": {"env": {"A=B": "1"}}}]}
+            ]
+        },
+        {
+            "sweeps": [
+                {"level": "kernel", "masks": [{"sliding_window": {"window": 0}}], "seqlen": "8K", "kernels": ["sdpa"]}
+            ]
+        },
         {"sweeps": [{"level": "kernel", "masks": ["full"], "seqlen": "8K", "kernels": ["reference"], "cp_size": 2}]},
     ],
 )
 def test_the_schema_refuses_what_we_refuse(validator, change):
     good = parse_yaml((shipped("specs") / "quickstart.yaml").read_text()).value
     assert list(validator.iter_errors({**good, **change})) != []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"data": {"max_doc_fraction": " 1 / 4 "}, "measure": {"ci": "2.5 %"}},
+        {"data": {"max_doc_fraction": "0.25"}, "measure": {"ci": 1}},
+        {
+            "sweeps": [
+                {
+                    "level": "kernel",
+                    "masks": [
+                        {"prefix_lm_causal": {"prefix": 0}},
+                        {"global_sliding_window": {"window": 1, "global_tokens": 0}},
+                    ],
+                    "seqlen": "8K",
+                    "kernels": [{"sdpa": {"env": {"_A1": "08"}}}, {"sdpa": {"env": None}}],
+                }
+            ]
+        },
+    ],
+)
+def test_the_schema_takes_what_we_take(validator, change):
+    changed = {**parse_yaml((shipped("specs") / "quickstart.yaml").read_text()).value, **change}
+    Spec.model_validate(changed)
+    assert [error.message for error in validator.iter_errors(changed)] == []
 
 
 def asked(name: str) -> set[tuple[object, ...]]:

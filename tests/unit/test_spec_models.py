@@ -94,7 +94,7 @@ def test_num_packs_given_counts_for_both_levels():
         ("attnspec", True, "attnspec: got true; allowed: 1, the version of the spec format"),
         ("attnspec", 1.0, "attnspec: got 1.0; allowed: 1, the version of the spec format"),
         ("attnspec", 2, "attnspec: got 2; allowed: 1, the version of the spec format"),
-        ("name", ..., "name: is missing (Short name for folders and tables)"),
+        ("name", ..., "name: is missing (Short name that the plan carries; the run's folder is named after the spec's file)"),
         ("name", "../x", "name: got '../x'; allowed: up to 100 letters, digits, '.', '_' and '-', a letter or digit first"),
         ("name", 7, 'name: got 7; allowed: text; write it in quotes: "7"'),
         ("name", "x\n", "name: got 'x\\n'; allowed: up to 100 letters, digits, '.', '_' and '-', a letter or digit first"),
