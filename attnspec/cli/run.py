@@ -19,10 +19,11 @@ from attnspec import plugins
 from attnspec.cli._console import plain_or_terminal, say, show
 from attnspec.cli._given_spec import planned, runner_findings
 from attnspec.cli._paths import PATH
+from attnspec.cli._plan_text import nothing_measured
 from attnspec.cli._progress import watching
 from attnspec.cli._whole_number import whole_number
 from attnspec.cli.report import page_of
-from attnspec.drawing.look import STATUS_WORDS
+from attnspec.drawing.look import STATUS_WORDS, implementation
 from attnspec.errors import InputError, SpecError
 from attnspec.launch.container_place import choices_of, plan_images
 from attnspec.launch.place import check_place, survey
@@ -32,7 +33,8 @@ from attnspec.launch.run_folder import RunFolder
 from attnspec.launch.runner_profile import Runner, load_runner, search_folders
 from attnspec.plan import parse_only, select
 from attnspec.plan.requests import runnable
-from attnspec.report.summary import reasons, rehearsal_line, status_line, summary_tables, winners
+from attnspec.record.status import Status
+from attnspec.report.summary import first_line, reasons, rehearsal_line, status_line, summary_tables, winners
 from attnspec.spec import Spec, SpecFile, read_spec
 
 
@@ -144,3 +146,6 @@ def _close(console: Console, folder: RunFolder, result: RunResult, *, rehearsed:
     for path, what in ((folder.cells, "cases"), (folder.timings, "raw samples"), (page, "figures")):
         # A path stays whole, so that it can be copied.
         console.print(Text(f"{what}: {path}"), soft_wrap=True)
+    if chosen and all(row["status"] == Status.UNSUPPORTED for row in chosen):
+        whys = ((implementation(row), first_line(row["reason"])) for row in chosen)
+        show([nothing_measured(whys)], [("^[^:]+", "head")], console=console)

@@ -196,13 +196,21 @@ def rehearsal_line(rows: Sequence[Row]) -> str:
     return f"{line}; not proved by this rehearsal: {told}" if told else line
 
 
+def first_line(reason: str | None) -> str:
+    """Of a reason that may have several, or none.
+
+    >>> first_line(" out of memory\\nat 0x0"), first_line(None)
+    ('out of memory', '')
+    """
+    return next(iter((reason or "").strip().splitlines()), "")
+
+
 def reasons(rows: Iterable[Row], limit: int = 12) -> list[str]:
     """One line per distinct reason among the cases that are not ok, most frequent first."""
     counts: Counter[tuple[str, str, str]] = Counter()
     for row in rows:
         if row["status"] not in ("ok", "skipped"):
-            first = (row["reason"] or "").strip().splitlines() or [""]
-            counts[implementation(row), f"{row['status']} ({row['reason_code']})", first[0]] += 1
+            counts[implementation(row), f"{row['status']} ({row['reason_code']})", first_line(row["reason"])] += 1
     lines = [f"{who}: {what}, {count} x: {why}" for (who, what, why), count in counts.most_common(limit)]
     left = len(counts) - len(lines)
     return [*lines, f"... and {left} more reasons, in cells.parquet"] if left > 0 else lines

@@ -87,6 +87,17 @@ def test_a_run_from_spec_to_page(work: Host, capsys: pytest.CaptureFixture[str])
     assert set(opened.plan.case_by_id) == set(work.plan.case_by_id)
 
 
+@pytest.mark.usefixtures("no_page", "work")
+def test_a_run_of_which_nothing_can_be_measured_says_so_last(capsys: pytest.CaptureFixture[str]) -> None:
+    kernels = "[{sdpa: {backend: efficient}}, {sdpa: {backend: cudnn}}]"
+    assert run("--set", f"sweeps.0.kernels={kernels}") == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("nothing can be measured: 2 of 2 cases are unsupported: 1 x sdpa efficient: ")
+    assert "; 1 x sdpa cudnn: torch's cudnn backend runs on CUDA only" in last
+    assert run("--set", "sweeps.0.kernels=[{sdpa: {backend: efficient}}, reference]", "--fresh") == 0
+    assert "nothing can be measured" not in capsys.readouterr().out
+
+
 @pytest.mark.usefixtures("no_page")
 def test_only_and_limit_choose_cases_and_later_runs_add_the_rest(work: Host) -> None:
     assert run("--only", "kernel=sdpa") == 0

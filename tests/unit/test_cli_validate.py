@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from attnspec.cli._plan_text import nothing_measured
 from attnspec.cli.main import exit_code
 from attnspec.spec.schema import schema_text
 
@@ -98,8 +99,6 @@ def test_cases_that_cannot_run_are_counted_with_their_most_frequent_reason(files
     )
     for given, told in (
         (["cp_size=[2,3]"], "4 of 8 cases are unsupported, ulysses (sdpa): 8 query heads cannot be split over 3 ranks"),
-        (["cp_size=[3]"], "4 of 4 cases are unsupported, ulysses (sdpa): 8 query heads"),
-        (["cp_size=[3]", "passes=fwd", "masks=[full]"], "1 of 1 case is unsupported, "),
         (["cp_size=2"], None),
     ):
         assert exit_code(["validate", "ranks.yaml", *(f"--set=sweeps.0.{one}" for one in given)]) == 0
@@ -112,6 +111,30 @@ def test_cases_that_cannot_run_are_counted_with_their_most_frequent_reason(files
     assert line.endswith("; all reasons: attnspec plan ranks.yaml")
     assert exit_code(["validate", "ranks.yaml", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"ok": True, "errors": []}
+
+
+def test_a_spec_of_which_nothing_can_be_measured_is_told_by_every_command_that_plans_it(files, capsys):
+    ranks = "level: distributed, masks: [full, causal], cp_size: [3, 5], seqlen_per_rank: 1K, passes: fwd"
+    (files / "ranks.yaml").write_text(
+        GOOD.split("sweeps")[0] + f"sweeps: [{{{ranks}, strategies: [ulysses: {{kernel: sdpa}}]}}]\n"
+    )
+    reasons = [f"2 x ulysses (sdpa): 8 query heads cannot be split over {ranks} ranks" for ranks in (3, 5)]
+    for command in (["validate"], ["plan"], ["plan", "--only", "mask=full|causal"]):
+        assert exit_code([*command, "ranks.yaml"]) == 0
+        last = capsys.readouterr().out.splitlines()[-1].strip()
+        assert last.startswith("nothing can be measured: 4 of 4 cases are unsupported: 2 x ")
+        assert all(reason in last for reason in reasons)
+    assert exit_code(["plan", "ranks.yaml", "--only", "mask=full,cp_size=3"]) == 0
+    assert "nothing can be measured: 1 of 1 case is unsupported: 1 x ulysses" in capsys.readouterr().out
+    for command in ("validate", "plan"):
+        assert exit_code([command, "ranks.yaml", "--set", "sweeps.0.cp_size=[2,3]"]) == 0
+        assert "nothing" not in capsys.readouterr().out.replace("nothing is sampled", "")
+
+
+def test_of_many_reasons_for_which_nothing_can_be_measured_the_most_frequent_are_named():
+    line = nothing_measured([("fa2", "often")] * 3 + [("fa2", f"reason {number}") for number in range(6)])
+    assert line.startswith("nothing can be measured: 9 of 9 cases are unsupported: 3 x fa2: often; 1 x fa2: reason 0; ")
+    assert line.endswith("; 1 x fa2: reason 2; and 3 more reasons")
 
 
 def test_a_bad_runner_file_is_named(files, capsys):
