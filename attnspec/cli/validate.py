@@ -56,7 +56,7 @@ def command(context: click.Context, specs: tuple[str, ...], overrides: tuple[str
 
 def _unsupported(held: SpecFile, path: str) -> Iterator[str]:
     """A line on the cases that the plan calls unsupported, with the most frequent reason, or all where none is left."""
-    from attnspec.cli._given_spec import planned_on
+    from attnspec.cli._given_spec import place_of, planned_on
     from attnspec.cli._plan_text import nothing_measured
     from attnspec.errors import AttnspecError
     from attnspec.plan.stages import implementation_label
@@ -66,7 +66,10 @@ def _unsupported(held: SpecFile, path: str) -> Iterator[str]:
     except AttnspecError as error:
         yield f"  cannot be planned here: {error}"
         return
-    whys = Counter((implementation_label(plan.case_by_id[one]), why.reason) for one, why in plan.unsupported.items())
+    whys: Counter[tuple[str, str]] = Counter()
+    for case_id, why in plan.unsupported.items():
+        case = plan.case_by_id[case_id]
+        whys[f"{place_of(held, case)}: {implementation_label(case)}", why.reason] += 1
     if len(plan.unsupported) == len(plan.cases):
         yield f"  {nothing_measured(whys.elements())}"
         return
