@@ -79,7 +79,12 @@ def command(
     choices = choices_of(profile, cwd=Path.cwd(), environ=os.environ)
     seen = survey(profile, python_in_use=sys.executable, choices=choices, unpinned=unpinned, tell=say)
     plan = planned(held, read, device=seen.device, images=plan_images(choices), env=profile.env)
-    chosen = select(plan.cases, wanted)[:limit]
+    try:
+        chosen = select(plan.cases, wanted)[:limit]
+    except InputError as error:
+        if not rehearse:
+            raise
+        raise InputError(f"{error}; --rehearse shrinks the spec, and --only chooses from what is left of it") from None
     case_ids = None if len(chosen) == len(plan.cases) else frozenset(case.case_id for case in chosen)
     place = check_place(seen, plan, case_ids)
     settings: dict[str, Any] = {
@@ -135,12 +140,13 @@ def _close(console: Console, folder: RunFolder, result: RunResult, *, rehearsed:
     if result.stopped:
         show(["", f"{result.stopped}; {status_line(chosen)}; run the same again to go on"], console=console)
         return
-    for table in summary_tables(cells, width=console.width):
+    for table in summary_tables(cells, width=console.width, ranked=not rehearsed):
         console.print()
         console.print(table)
-    show(["", f"* highest, ~ not told apart from it; {STATUS_WORDS}"], [(".+", "quiet")], console=console)
+    marks = "the figures of a rehearsal mean nothing" if rehearsed else "* highest, ~ not told apart from it"
+    show(["", f"{marks}; {STATUS_WORDS}"], [(".+", "quiet")], console=console)
     show(reasons(chosen), console=console)
-    last = [*winners(chosen), status_line(chosen), *([rehearsal_line(chosen)] if rehearsed else [])]
+    last = [status_line(chosen), rehearsal_line(chosen)] if rehearsed else [*winners(chosen), status_line(chosen)]
     show(["", *last], [("^(fastest|rehearsed|[0-9]+ cases?:)", "head")], console=console)
     page = page_of([folder.path], folder.report)
     for path, what in ((folder.cells, "cases"), (folder.timings, "raw samples"), (page, "figures")):

@@ -20,11 +20,11 @@ from attnspec.units import format_count
 _Key = tuple[str, str, str, str]
 
 
-def summary_tables(cells: pa.Table, *, width: int = 160) -> Iterator[Group]:
+def summary_tables(cells: pa.Table, *, width: int = 160, ranked: bool = True) -> Iterator[Group]:
     """One titled table per level, mask and pass; in parts below each other where it is wider than `width` characters.
 
-    The highest of a column and length is starred, what cannot be told apart from it (the intervals meet) has a ~; marks
-    stand for other statuses.
+    ranked: the highest of a column and length is starred, what cannot be told apart from it (the intervals meet) has a
+    ~. Marks stand for statuses other than ok.
     """
     groups: dict[_Key, list[Row]] = {}
     held = cells.to_pylist()
@@ -36,17 +36,18 @@ def summary_tables(cells: pa.Table, *, width: int = 160) -> Iterator[Group]:
         unit = f"TFLOP/s per {rank}, over cp_size" if by_rank else "TFLOP/s, over seqlen"
         title = f"{mask_title(mask, mask_params)}, {PASS_TITLES[pass_]} ({unit})"
         over, metric = ("cp_size", "tflops_per_gpu") if by_rank else ("seqlen", "tflops")
-        yield Group(Text(title, style="bold"), *_tables(rows, over, metric, width))
+        yield Group(Text(title, style="bold"), *_tables(rows, over, metric, width, ranked=ranked))
 
 
-def _tables(rows: Sequence[Row], over: str, metric: str, width: int) -> Iterator[Table]:
+def _tables(rows: Sequence[Row], over: str, metric: str, width: int, *, ranked: bool) -> Iterator[Table]:
     columns = sorted({row[over] for row in rows})
     held = {}
     for label, row in labelled(rows):
         sizes = f", {format_count(row['seqlen_per_rank'])}/rank" if row["level"] == "distributed" else ""
         held[label + sizes, row[over]] = row
     labels = ordered(label for label, _ in held)
-    best = {place: _best(group, metric) for place, group in by_picture(rows, over, "seqlen").items()}
+    groups = by_picture(rows, over, "seqlen") if ranked else {}
+    best = {place: _best(group, metric) for place, group in groups.items()}
     heads = [format_count(column) if over == "seqlen" else str(column) for column in columns]
     entries = {
         (label, column): _entry(held.get((label, column)), metric, best, over) for label in labels for column in columns
@@ -92,12 +93,14 @@ def _best(rows: Iterable[Row], metric: str) -> Row | None:
 def _entry(row: Row | None, metric: str, bests: Mapping[tuple[Any, ...], Row | None], over: str) -> Text:
     if row is None:
         return Text("")
-    best = bests[row[over], row["seqlen"]]
     if row["status"] != "ok":
         return Text(STATUS_MARKS[row["status"]], style="dim" if row["status"] in ("skipped", "unsupported") else "red")
     value = row[metric]
-    if value is None or best is None:
+    if value is None:
         return Text("ok")
+    best = bests.get((row[over], row["seqlen"]))
+    if best is None:
+        return Text(figure(value))
     if value == best[metric]:
         return Text(f"{figure(value)}*", style="bold green")
     return Text(f"{figure(value)}{'~' if meets(row, best) else ' '}")
