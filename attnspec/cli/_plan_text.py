@@ -106,11 +106,12 @@ def _expected(plan: Plan, expectation: Expectation) -> Iterator[str]:
     most = _duration(expectation.device_s_most)
     if expectation.device_s_least is None:
         iterations = f"{plan.measure.min_iters} iterations"
-        yield f"  time    {most} of timing at {budget}, more where {iterations} take longer; set-up comes on top"
+        yield f"  time    timing alone: up to {most} at {budget}, more where {iterations} take longer"
     else:
         least = _duration(expectation.device_s_least)
-        more = "set-up and letting the device settle come on top"
-        yield f"  time    {least} to {most} of timing at half the device's peak and {budget}; {more}"
+        yield f"  time    timing alone: {least} to {most} at half the device's peak and {budget}"
+    beside = "setting up, compiling, verifying and letting the device settle"
+    yield f"          not estimated: {beside}, which may take far longer"
 
 
 def nothing_measured(whys: Iterable[tuple[str, str]]) -> str:
