@@ -13,7 +13,7 @@ from attnspec.errors import InputError, Problem, SpecError
 from attnspec.launch.container_place import choices_of, plan_images
 from attnspec.launch.runner_profile import Runner, load_runner, search_folders
 from attnspec.masks import make_slices
-from attnspec.plan import Image, Plan, compile_plan
+from attnspec.plan import Case, Image, Plan, compile_plan
 from attnspec.plan.structure import example_documents
 from attnspec.sample.packs import max_piece
 from attnspec.slices import area
@@ -57,6 +57,14 @@ def runner_findings(value: Any) -> list[Finding]:
     except InputError as error:
         return [Finding(message="; ".join(str(error).split("\n")), loc=("runner",))]
     return []
+
+
+def place_of(held: SpecFile, case: Case) -> str:
+    """Where a case's kernel or strategy stands in its spec: file, line and path."""
+    sweep = held.spec.sweeps[case.sweep]
+    key, items = ("kernels", sweep.kernels) if isinstance(sweep, KernelSweep) else ("strategies", sweep.strategies)
+    asked = [(item.implementation, item.env) for item in items]
+    return str(held.problem("", "sweeps", case.sweep, key, asked.index((case.implementation, case.env))))
 
 
 def refusals(held: SpecFile) -> Iterator[Problem]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from attnspec.plan import Case, Plan, count_nodes
 from attnspec.plan.expect import Expectation
@@ -12,6 +12,7 @@ from attnspec.spec import Spec, Sweep
 from attnspec.units import counted, format_bytes, format_count
 
 _MOST_GROUPS = 20
+_MOST_REASONS = 4
 
 
 def plan_text(
@@ -93,7 +94,8 @@ def _expected(plan: Plan, expectation: Expectation) -> Iterator[str]:
         yield f"  area    {label:<{wide}}  {kind} {density:.2%} of {square}"
     case = expectation.largest
     if case is None:
-        yield "  nothing can run"
+        yield ""
+        yield nothing_measured((implementation_label(one), plan.unsupported[one.case_id].reason) for one in plan.cases)
         return
     node = case.workload.mask_node
     who = f"{implementation_label(case)}, {mask_label(node)}, {format_count(node.seqlen_q)}, {case.pass_}"
@@ -104,11 +106,27 @@ def _expected(plan: Plan, expectation: Expectation) -> Iterator[str]:
     most = _duration(expectation.device_s_most)
     if expectation.device_s_least is None:
         iterations = f"{plan.measure.min_iters} iterations"
-        yield f"  time    {most} of timing at {budget}, more where {iterations} take longer; set-up comes on top"
+        yield f"  time    timing alone: up to {most} at {budget}, more where {iterations} take longer"
     else:
         least = _duration(expectation.device_s_least)
-        more = "set-up and letting the device settle come on top"
-        yield f"  time    {least} to {most} of timing at half the device's peak and {budget}; {more}"
+        yield f"  time    timing alone: {least} to {most} at half the device's peak and {budget}"
+    beside = "setting up, compiling, verifying and letting the device settle"
+    yield f"          not estimated: {beside}, which may take far longer"
+
+
+def nothing_measured(whys: Iterable[tuple[str, str]]) -> str:
+    """The line about cases that are all unsupported. whys: who cannot run and why, of each case.
+
+    >>> nothing_measured([("fa3", "runs on cuda, not on cpu")] * 3 + [("fa2", "no float32")])
+    'nothing can be measured: 4 of 4 cases are unsupported: 3 x fa3: runs on cuda, not on cpu; 1 x fa2: no float32'
+    """
+    counts = Counter(whys)
+    total = counts.total()
+    told = [f"{count:,} x {who}: {reason}" for (who, reason), count in counts.most_common(_MOST_REASONS)]
+    left = len(counts) - len(told)
+    told += [f"and {counted(left, 'more reason')}"] if left > 0 else []
+    verb = "is" if total == 1 else "are"
+    return f"nothing can be measured: {total:,} of {counted(total, 'case')} {verb} unsupported: {'; '.join(told)}"
 
 
 def _duration(seconds: float) -> str:

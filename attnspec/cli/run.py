@@ -19,10 +19,11 @@ from attnspec import plugins
 from attnspec.cli._console import plain_or_terminal, say, show
 from attnspec.cli._given_spec import planned, runner_findings
 from attnspec.cli._paths import PATH
+from attnspec.cli._plan_text import nothing_measured
 from attnspec.cli._progress import watching
 from attnspec.cli._whole_number import whole_number
 from attnspec.cli.report import page_of
-from attnspec.drawing.look import STATUS_WORDS
+from attnspec.drawing.look import STATUS_WORDS, implementation
 from attnspec.errors import InputError, SpecError
 from attnspec.launch.container_place import choices_of, plan_images
 from attnspec.launch.place import check_place, survey
@@ -32,7 +33,8 @@ from attnspec.launch.run_folder import RunFolder
 from attnspec.launch.runner_profile import Runner, load_runner, search_folders
 from attnspec.plan import parse_only, select
 from attnspec.plan.requests import runnable
-from attnspec.report.summary import reasons, rehearsal_line, status_line, summary_tables, winners
+from attnspec.record.status import Status
+from attnspec.report.summary import first_line, reasons, rehearsal_line, status_line, summary_tables, winners
 from attnspec.spec import Spec, SpecFile, read_spec
 
 
@@ -79,7 +81,12 @@ def command(
     choices = choices_of(profile, cwd=Path.cwd(), environ=os.environ)
     seen = survey(profile, python_in_use=sys.executable, choices=choices, unpinned=unpinned, tell=say)
     plan = planned(held, read, device=seen.device, images=plan_images(choices), env=profile.env)
-    chosen = select(plan.cases, wanted)[:limit]
+    try:
+        chosen = select(plan.cases, wanted)[:limit]
+    except InputError as error:
+        if not rehearse:
+            raise
+        raise InputError(f"{error}; --rehearse shrinks the spec, and --only chooses from what is left of it") from None
     case_ids = None if len(chosen) == len(plan.cases) else frozenset(case.case_id for case in chosen)
     place = check_place(seen, plan, case_ids)
     settings: dict[str, Any] = {
@@ -135,14 +142,18 @@ def _close(console: Console, folder: RunFolder, result: RunResult, *, rehearsed:
     if result.stopped:
         show(["", f"{result.stopped}; {status_line(chosen)}; run the same again to go on"], console=console)
         return
-    for table in summary_tables(cells, width=console.width):
+    for table in summary_tables(cells, width=console.width, ranked=not rehearsed):
         console.print()
         console.print(table)
-    show(["", f"* highest, ~ not told apart from it; {STATUS_WORDS}"], [(".+", "quiet")], console=console)
+    marks = "the figures of a rehearsal mean nothing" if rehearsed else "* highest, ~ not told apart from it"
+    show(["", f"{marks}; {STATUS_WORDS}"], [(".+", "quiet")], console=console)
     show(reasons(chosen), console=console)
-    last = [*winners(chosen), status_line(chosen), *([rehearsal_line(chosen)] if rehearsed else [])]
+    last = [status_line(chosen), rehearsal_line(chosen)] if rehearsed else [*winners(chosen), status_line(chosen)]
     show(["", *last], [("^(fastest|rehearsed|[0-9]+ cases?:)", "head")], console=console)
     page = page_of([folder.path], folder.report)
     for path, what in ((folder.cells, "cases"), (folder.timings, "raw samples"), (page, "figures")):
         # A path stays whole, so that it can be copied.
         console.print(Text(f"{what}: {path}"), soft_wrap=True)
+    if chosen and all(row["status"] == Status.UNSUPPORTED for row in chosen):
+        whys = ((implementation(row), first_line(row["reason"])) for row in chosen)
+        show([nothing_measured(whys)], [("^[^:]+", "head")], console=console)

@@ -26,7 +26,7 @@ def command(context: click.Context, specs: tuple[str, ...], overrides: tuple[str
     """Check spec files: form, names, parameters, that runner and lengths exist, that masks take their lengths.
 
     Prints every problem with file, line and path, and of a spec without any how many cases its runner does not support
-    (`attnspec plan` tells all of these). Exit code 0 when all are fine, else 2.
+    (`attnspec plan` tells all of these), or that it supports none. Exit code 0 when all are fine, else 2.
     """
     from attnspec.cli._given_spec import refusals, runner_findings
     from attnspec.errors import SpecError
@@ -55,8 +55,9 @@ def command(context: click.Context, specs: tuple[str, ...], overrides: tuple[str
 
 
 def _unsupported(held: SpecFile, path: str) -> Iterator[str]:
-    """A line on the cases that the plan calls unsupported, with the most frequent reason."""
-    from attnspec.cli._given_spec import planned_on
+    """A line on the cases that the plan calls unsupported, with the most frequent reason, or all where none is left."""
+    from attnspec.cli._given_spec import place_of, planned_on
+    from attnspec.cli._plan_text import nothing_measured
     from attnspec.errors import AttnspecError
     from attnspec.plan.stages import implementation_label
 
@@ -65,7 +66,13 @@ def _unsupported(held: SpecFile, path: str) -> Iterator[str]:
     except AttnspecError as error:
         yield f"  cannot be planned here: {error}"
         return
-    whys = Counter((implementation_label(plan.case_by_id[one]), why.reason) for one, why in plan.unsupported.items())
+    whys: Counter[tuple[str, str]] = Counter()
+    for case_id, why in plan.unsupported.items():
+        case = plan.case_by_id[case_id]
+        whys[f"{place_of(held, case)}: {implementation_label(case)}", why.reason] += 1
+    if len(plan.unsupported) == len(plan.cases):
+        yield f"  {nothing_measured(whys.elements())}"
+        return
     for (label, reason), count in whys.most_common(1):
         total = len(plan.unsupported)
         told = f"{label}: {reason}" if count == total else f"{count:,} of them {label}: {reason}"

@@ -103,7 +103,6 @@ class Prepared:
 
 def prepare_kernel(implementation: Implementation, problem: Problem, provider: str) -> Prepared:
     """Check, lower and bind a kernel. Raises UnsupportedError where the library cannot do it."""
-    assert problem.device is not None
     module = plugins.load("kernels", implementation.kernel)
     module.SUPPORT.check(problem)
     params = kernel_params(implementation)

@@ -31,7 +31,6 @@ def plan_strategy(implementation: Implementation, problem: Problem, docs: IntArr
     module.check(params, problem.shape, ranks.size)
     plan: Sharding
     if hasattr(module, "dispatch"):
-        assert problem.device is not None
         plan = module.dispatch(params, implementation.kernel, problem.slices, problem.shape, ranks, problem.device)
     else:
         plan = module.shard(params, problem.slices, docs, problem.shape, ranks.size)
@@ -46,7 +45,7 @@ def prepare_strategy(
     All ranks together: what bounds the error of a row is the worst of all kernels, since rows may be computed on one
     rank, or in parts on several, and checked on another.
     """
-    assert implementation.strategy is not None and problem.device is not None
+    assert implementation.strategy is not None
     strategy = plugins.load("strategies", implementation.strategy)
     module = plugins.load("kernels", implementation.kernel)
     params = kernel_params(implementation)

@@ -81,8 +81,8 @@ class Lowered:
 
 def lower(problem: Problem, params: Params, provider: str | None) -> Lowered:
     """Varlen calls or a block-sparse call; see the module's docstring."""
-    capability = None if problem.device is None else problem.device.capability
-    major = 9 if capability is None else capability[0]
+    capability = problem.device.capability
+    major = 9 if capability is None else capability[0]  # the others refuse what this one refuses, and more
     if major in (10, 11) and 128 < problem.shape.head_dim < 256:
         raise UnsupportedError("head_dim", f"on Blackwell head_dim is up to 128, or 256, not {problem.shape.head_dim}")
     if params.backend != "block_sparse":

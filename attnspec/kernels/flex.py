@@ -91,12 +91,13 @@ class Lowered:
 def lower(problem: Problem, params: Params, provider: str | None) -> Lowered:
     """Blocks and arithmetic mask; raises UnsupportedError for what torch refuses on this device."""
     _check_backend(problem, params)
-    on_cpu = problem.device is not None and problem.device.type == "cpu"
+    on_cpu = problem.device.type == "cpu"
     held = None if on_cpu else band(problem.slices)
     if held == Band():
         return Lowered()
-    on_blackwell = problem.device is not None and (problem.device.capability or (0, 0))[0] in (10, 11)
-    block_q = params.block_q or (256 if params.backend == "FLASH" and on_blackwell else 128)
+    capability = problem.device.capability
+    maybe_blackwell = capability is None or capability[0] in (10, 11)
+    block_q = params.block_q or (256 if params.backend == "FLASH" and maybe_blackwell else 128)
     block_k = params.block_k or 128
     entries = num_table_entries(problem.slices, block_q, block_k)
     if entries > _MAX_ENTRIES:
@@ -113,7 +114,7 @@ def lower(problem: Problem, params: Params, provider: str | None) -> Lowered:
 
 def _check_backend(problem: Problem, params: Params) -> None:
     shape, device = problem.shape, problem.device
-    if device is not None and device.type == "cpu":
+    if device.type == "cpu":
         if params.backend is not None:
             raise UnsupportedError("backend", f"FlexAttention's {params.backend} backend runs on CUDA only")
         if params.lse:
@@ -128,7 +129,7 @@ def _check_backend(problem: Problem, params: Params) -> None:
     if params.backend == "FLASH":
         if shape.dtype == "float32":
             raise UnsupportedError("dtype", "FlexAttention's FLASH backend takes bfloat16 and float16, not float32")
-        if device is not None and device.capability is not None and device.capability < (9, 0):
+        if device.capability is not None and device.capability < (9, 0):
             raise UnsupportedError("device", "FlexAttention's FLASH backend needs compute capability 9.0 or higher")
 
 

@@ -80,7 +80,7 @@ class Lowered:
 
 def lower(problem: Problem, params: Params, provider: str | None) -> Lowered:
     """The rectangle or mask; raises UnsupportedError where the backend cannot run this shape or takes no mask."""
-    on_cpu = problem.device is not None and problem.device.type == "cpu"
+    on_cpu = problem.device.type == "cpu"
     _check_backend(problem, params, on_cpu)
     held = rectangle(problem.slices)
     if held is not None and (not held.causal or held.square or (_bottom_right(problem, params) and not on_cpu)):
@@ -108,7 +108,7 @@ def _documents(problem: Problem) -> VarlenCall:
 
 
 def _check_backend(problem: Problem, params: Params, on_cpu: bool) -> None:
-    """Raise UnsupportedError for what torch excludes on any machine; the rest torch says when bound."""
+    """Raise UnsupportedError for what torch excludes on any machine of this kind; the rest torch says when bound."""
     shape, backend = problem.shape, params.backend
     if on_cpu:
         if backend in ("cudnn", "efficient"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from attnspec.errors import UnsupportedError
+from attnspec.plan.devices import joined, possible_devices
 from attnspec.plan.model import Unsupported
 from attnspec.shape import Shape
 from attnspec.slices import AttnSlices, SliceType
@@ -27,19 +28,20 @@ def refused_part(
 ) -> Unsupported | None:
     """Why the kernel of a strategy takes no part of any mask; None where it may take some, or nobody can tell.
 
-    Where nobody looked at a device the kernel must refuse on the CPU as well.
+    device: None where nobody has looked at one.
     """
     part = _part_shape(asked, shape, cp_size)
     if part is None:
         return None
     found: list[Unsupported] = []
-    for where in (None, Device(type="cpu")) if device is None else (device,):
+    devices = possible_devices(device)
+    for where in devices:
         told = {_answer(asked, part, kind, needs_backward, where) for kind in SliceType}
         said = told.pop()
         if told or said is None or said.reason_code not in _GROUNDS:
             return None
         found.append(said)
-    return found[0]
+    return joined(devices, found).why
 
 
 def _part_shape(asked: Asked, shape: Shape, cp_size: int) -> Shape | None:
@@ -56,9 +58,7 @@ def _part_shape(asked: Asked, shape: Shape, cp_size: int) -> Shape | None:
     return getattr(plan, "kernel_shape", None)
 
 
-def _answer(
-    asked: Asked, shape: Shape, kind: SliceType, needs_backward: bool, device: Device | None
-) -> Unsupported | None:
+def _answer(asked: Asked, shape: Shape, kind: SliceType, needs_backward: bool, device: Device) -> Unsupported | None:
     slices = AttnSlices.from_rows([(0, _SIDE, 0, _SIDE, kind)], seqlen_q=_SIDE, seqlen_k=_SIDE)
     problem = Problem(shape=shape, slices=slices, needs_backward=needs_backward, device=device)
     try:

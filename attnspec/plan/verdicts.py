@@ -8,6 +8,8 @@ and, where one mask has many lengths, by those between two that have its pattern
 
 Where packs are drawn, a mask's own slices are known to the worker alone. There a no stands only if the shortest and the
 longest documents that can be drawn are refused on the same ground; else the worker decides.
+
+Where nobody has looked at a device, a no is what every device refuses that the machine may turn out to have.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from attnspec import plugins
 from attnspec.errors import InputError, UnsupportedError
 from attnspec.ids import canonical_json
 from attnspec.masks import make_slices
+from attnspec.plan.devices import Refusal, first_answer, possible_devices
 from attnspec.plan.identity import implementation_content
 from attnspec.plan.model import MaskNode, Unsupported
 from attnspec.plan.parts import refused_part
@@ -74,9 +77,13 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What a plug-in said. dense: it runs with a mask of seqlen_q x seqlen_k elements on the device."""
+    """What a plug-in said. dense: it runs with a mask of seqlen_q x seqlen_k elements on the device.
+
+    grounds: the reason code of each device, where all refuse.
+    """
 
     refused: Unsupported | None = None
+    grounds: tuple[str, ...] = ()
     dense: bool = False
 
 
@@ -120,6 +127,7 @@ class Verdicts:
     ) -> None:
         self._shape = shape
         self._device = device
+        self._devices = possible_devices(device)
         self._lengths = lengths
         self._limits: dict[tuple[str, bool, int], Verdict] = {}
         self._parts: dict[tuple[str, bool, int], Unsupported | None] = {}
@@ -151,7 +159,7 @@ class Verdicts:
         verdict = self._judge(example, asked, needs_backward)
         if verdict.refused is None or node.sample.data_sha256 is None:
             return verdict
-        return self._with_other_documents(verdict.refused, example, asked, needs_backward) or verdict
+        return self._with_other_documents(verdict.grounds, example, asked, needs_backward) or verdict
 
     def _judge(self, example: _Example, asked: Asked, needs_backward: bool) -> Verdict:
         """The answer to all masks of a pattern if it is yes, else to the example's own slices."""
@@ -168,9 +176,9 @@ class Verdicts:
         return self._itself(example, asked, needs_backward)
 
     def _with_other_documents(
-        self, refused: Unsupported, example: _Example, asked: Asked, needs_backward: bool
+        self, grounds: tuple[str, ...], example: _Example, asked: Asked, needs_backward: bool
     ) -> Verdict | None:
-        """A yes where documents that may be drawn are not `refused` on the same ground; None where all are."""
+        """A yes where documents that may be drawn are not refused on the same `grounds`; None where all are."""
         for which in (0, 1):
             extreme = self._extreme(example, which)
             if extreme is None:
@@ -178,7 +186,7 @@ class Verdicts:
             verdict = self._judge(extreme, asked, needs_backward)
             if verdict.refused is None:
                 return verdict
-            if verdict.refused.reason_code != refused.reason_code:
+            if verdict.grounds != grounds:
                 return _YES
         return None
 
@@ -273,33 +281,42 @@ class Verdicts:
         return example.answers[key]
 
     def _check_limits(self, asked: Asked, slices: AttnSlices, needs_backward: bool, cp_size: int) -> Verdict:
-        problem = self._problem(slices, needs_backward)
-        try:
-            if asked.strategy is None:
-                asked.kernel.SUPPORT.check(problem)
-            else:
-                # A strategy may repeat K and V, so heads alone are no reason to refuse its kernel.
-                heads = dataclasses.replace(self._shape, num_heads_kv=self._shape.num_heads_q)
-                asked.kernel.SUPPORT.check(dataclasses.replace(problem, shape=heads))
+        shape = self._shape
+        if asked.strategy is not None:
+            # A strategy may repeat K and V, so heads alone are no reason to refuse its kernel.
+            shape = dataclasses.replace(shape, num_heads_kv=shape.num_heads_q)
+
+        def check(device: Device) -> None:
+            problem = Problem(shape=shape, slices=slices, needs_backward=needs_backward, device=device)
+            asked.kernel.SUPPORT.check(problem)
+
+        _, refusal = first_answer(self._devices, check)
+        if refusal is not None:
+            return _no(refusal)
+        if asked.strategy is not None:
+            try:
                 asked.strategy.check(asked.strategy_params, self._shape, cp_size)
-        except UnsupportedError as error:
-            return _refusal(error)
+            except UnsupportedError as error:
+                return _refusal(error)
         return _YES
 
     def _lower(self, asked: Asked, slices: AttnSlices, needs_backward: bool) -> Verdict:
-        problem = self._problem(slices, needs_backward)
-        try:
-            lowered = asked.kernel.lower(problem, asked.kernel_params, asked.implementation.provider)
-        except UnsupportedError as error:
-            return _refusal(error)
-        return Verdict(dense=getattr(lowered, "dense", False))
+        def lower(device: Device) -> Any:
+            problem = Problem(shape=self._shape, slices=slices, needs_backward=needs_backward, device=device)
+            asked.kernel.SUPPORT.check(problem)
+            return asked.kernel.lower(problem, asked.kernel_params, asked.implementation.provider)
 
-    def _problem(self, slices: AttnSlices, needs_backward: bool) -> Problem:
-        return Problem(shape=self._shape, slices=slices, needs_backward=needs_backward, device=self._device)
+        lowered, refusal = first_answer(self._devices, lower)
+        return Verdict(dense=getattr(lowered, "dense", False)) if refusal is None else _no(refusal)
+
+
+def _no(refusal: Refusal) -> Verdict:
+    return Verdict(refused=refusal.why, grounds=refusal.grounds)
 
 
 def _refusal(error: UnsupportedError) -> Verdict:
-    return Verdict(refused=Unsupported(reason_code=error.reason_code, reason=error.reason))
+    why = Unsupported(reason_code=error.reason_code, reason=error.reason)
+    return Verdict(refused=why, grounds=(error.reason_code,))
 
 
 def _own_slices(example: _Example) -> AttnSlices:

@@ -118,6 +118,9 @@ class Comparison:
         return 1 if self.regressions else 0
 
 
+_ONE_RUN = "BASE and NEW are the same run, which cannot differ from itself"
+
+
 def compare_runs(base_dir: str | Path, new_dir: str | Path, *, threshold: float = THRESHOLD) -> Comparison:
     """Compare two run folders (or exports of runs).
 
@@ -148,9 +151,10 @@ def compare_runs(base_dir: str | Path, new_dir: str | Path, *, threshold: float 
         only_new=len(other) - len(common),
         drift=drift,
         environment=differences(environment(base), environment(new)),
-        notes=list(
-            drift_notes(base, new, {pair.case_id: pair.ratio.ratio for pair in pairs}, drift, threshold=threshold)
-        ),
+        notes=[
+            *([_ONE_RUN] if base.place.samefile(new.place) else []),
+            *drift_notes(base, new, {pair.case_id: pair.ratio.ratio for pair in pairs}, drift, threshold=threshold),
+        ],
     )
 
 

@@ -20,11 +20,11 @@ from attnspec.units import format_count
 _Key = tuple[str, str, str, str]
 
 
-def summary_tables(cells: pa.Table, *, width: int = 160) -> Iterator[Group]:
+def summary_tables(cells: pa.Table, *, width: int = 160, ranked: bool = True) -> Iterator[Group]:
     """One titled table per level, mask and pass; in parts below each other where it is wider than `width` characters.
 
-    The highest of a column and length is starred, what cannot be told apart from it (the intervals meet) has a ~; marks
-    stand for other statuses.
+    ranked: the highest of a column and length is starred, what cannot be told apart from it (the intervals meet) has a
+    ~. Marks stand for statuses other than ok.
     """
     groups: dict[_Key, list[Row]] = {}
     held = cells.to_pylist()
@@ -36,17 +36,18 @@ def summary_tables(cells: pa.Table, *, width: int = 160) -> Iterator[Group]:
         unit = f"TFLOP/s per {rank}, over cp_size" if by_rank else "TFLOP/s, over seqlen"
         title = f"{mask_title(mask, mask_params)}, {PASS_TITLES[pass_]} ({unit})"
         over, metric = ("cp_size", "tflops_per_gpu") if by_rank else ("seqlen", "tflops")
-        yield Group(Text(title, style="bold"), *_tables(rows, over, metric, width))
+        yield Group(Text(title, style="bold"), *_tables(rows, over, metric, width, ranked=ranked))
 
 
-def _tables(rows: Sequence[Row], over: str, metric: str, width: int) -> Iterator[Table]:
+def _tables(rows: Sequence[Row], over: str, metric: str, width: int, *, ranked: bool) -> Iterator[Table]:
     columns = sorted({row[over] for row in rows})
     held = {}
     for label, row in labelled(rows):
         sizes = f", {format_count(row['seqlen_per_rank'])}/rank" if row["level"] == "distributed" else ""
         held[label + sizes, row[over]] = row
     labels = ordered(label for label, _ in held)
-    best = {place: _best(group, metric) for place, group in by_picture(rows, over, "seqlen").items()}
+    groups = by_picture(rows, over, "seqlen") if ranked else {}
+    best = {place: _best(group, metric) for place, group in groups.items()}
     heads = [format_count(column) if over == "seqlen" else str(column) for column in columns]
     entries = {
         (label, column): _entry(held.get((label, column)), metric, best, over) for label in labels for column in columns
@@ -92,12 +93,14 @@ def _best(rows: Iterable[Row], metric: str) -> Row | None:
 def _entry(row: Row | None, metric: str, bests: Mapping[tuple[Any, ...], Row | None], over: str) -> Text:
     if row is None:
         return Text("")
-    best = bests[row[over], row["seqlen"]]
     if row["status"] != "ok":
         return Text(STATUS_MARKS[row["status"]], style="dim" if row["status"] in ("skipped", "unsupported") else "red")
     value = row[metric]
-    if value is None or best is None:
+    if value is None:
         return Text("ok")
+    best = bests.get((row[over], row["seqlen"]))
+    if best is None:
+        return Text(figure(value))
     if value == best[metric]:
         return Text(f"{figure(value)}*", style="bold green")
     return Text(f"{figure(value)}{'~' if meets(row, best) else ' '}")
@@ -196,13 +199,21 @@ def rehearsal_line(rows: Sequence[Row]) -> str:
     return f"{line}; not proved by this rehearsal: {told}" if told else line
 
 
+def first_line(reason: str | None) -> str:
+    """Of a reason that may have several, or none.
+
+    >>> first_line(" out of memory\\nat 0x0"), first_line(None)
+    ('out of memory', '')
+    """
+    return next(iter((reason or "").strip().splitlines()), "")
+
+
 def reasons(rows: Iterable[Row], limit: int = 12) -> list[str]:
     """One line per distinct reason among the cases that are not ok, most frequent first."""
     counts: Counter[tuple[str, str, str]] = Counter()
     for row in rows:
         if row["status"] not in ("ok", "skipped"):
-            first = (row["reason"] or "").strip().splitlines() or [""]
-            counts[implementation(row), f"{row['status']} ({row['reason_code']})", first[0]] += 1
+            counts[implementation(row), f"{row['status']} ({row['reason_code']})", first_line(row["reason"])] += 1
     lines = [f"{who}: {what}, {count} x: {why}" for (who, what, why), count in counts.most_common(limit)]
     left = len(counts) - len(lines)
     return [*lines, f"... and {left} more reasons, in cells.parquet"] if left > 0 else lines

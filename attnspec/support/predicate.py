@@ -30,7 +30,7 @@ class Support:
     def check(self, problem: Problem) -> None:
         """Raise UnsupportedError naming the first limit that `problem` breaks."""
         shape, device = problem.shape, problem.device
-        if device is not None and device.type not in self.devices:
+        if device.type not in self.devices:
             raise UnsupportedError("device", f"runs on {', '.join(self.devices)}, not on {device.type}")
         if shape.dtype not in self.dtypes:
             raise UnsupportedError("dtype", f"{shape.dtype} is not supported; allowed: {', '.join(self.dtypes)}")
@@ -44,8 +44,6 @@ class Support:
             raise UnsupportedError(
                 "heads", f"grouped-query attention ({shape.num_heads_q}:{shape.num_heads_kv}) is not supported"
             )
-        if device is None:
-            return
         if device.capability is not None:
             if self.capability_min is not None and device.capability < self.capability_min:
                 raise UnsupportedError(

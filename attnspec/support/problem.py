@@ -11,7 +11,10 @@ from attnspec.slices import AttnSlices
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """The kind of device that runs a case. `capability` is CUDA's compute capability, None off CUDA or unknown."""
+    """The kind of device that runs a case. `capability` is CUDA's compute capability, None off CUDA or unknown.
+
+    Where it is unknown, as it may be while planning, a kernel refuses only what it refuses on every one.
+    """
 
     type: Literal["cpu", "cuda"]
     capability: tuple[int, int] | None = None
@@ -20,7 +23,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One attention call. `device` is None while planning for a machine that nobody has looked at.
+    """One attention call on one kind of device.
 
     `needs_backward`: a backward will follow this forward (passes bwd and fwd_bwd).
     """
@@ -28,4 +31,4 @@ class Problem:
     shape: Shape
     slices: AttnSlices
     needs_backward: bool
-    device: Device | None = None
+    device: Device

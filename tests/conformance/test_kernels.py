@@ -22,7 +22,9 @@ from attnspec.support.version import satisfies
 
 KERNELS = plugins.names("kernels")
 CPU = Device(type="cpu")
-DEVICES = [None, CPU, *(Device(type="cuda", capability=(major, 0)) for major in (7, 8, 9, 10, 12))]
+CUDA = [Device(type="cuda", capability=(major, 0)) for major in (7, 8, 9, 10, 12)]
+UNKNOWN = Device(type="cuda")
+DEVICES = [UNKNOWN, CPU, *CUDA]
 BOUND_METHODS = (
     "load",
     "load_dout",
@@ -67,7 +69,7 @@ def slices_of(rows, seqlen_q, seqlen_k):
     return AttnSlices.from_rows(rows, seqlen_q=seqlen_q, seqlen_k=seqlen_k)
 
 
-def problem_of(slices, *, dtype="bfloat16", heads=(4, 2), head_dim=64, device=None, batch=1, needs_backward=True):
+def problem_of(slices, *, dtype="bfloat16", heads=(4, 2), head_dim=64, device=UNKNOWN, batch=1, needs_backward=True):
     shape = Shape(batch=batch, num_heads_q=heads[0], num_heads_kv=heads[1], head_dim=head_dim, dtype=dtype)
     return Problem(shape=shape, slices=slices, needs_backward=needs_backward, device=device)
 
@@ -147,7 +149,7 @@ def _answer(module, problem, params, provider):
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_lowering_needs_no_device_and_no_provider(name):
+def test_lowering_needs_no_capability_and_no_provider(name):
     module = plugins.load("kernels", name)
     module.lower(problem_of(example("causal", [64])), module.Params(), None)
 

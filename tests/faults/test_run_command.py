@@ -16,9 +16,11 @@ import pytest
 from fake_run import LAUNCHER, LENGTHS, SMALL, SPEC, Host, wait_for, workers_of
 
 from attnspec import plugins
+from attnspec.cli import run as run_command
 from attnspec.cli.main import exit_code
 from attnspec.errors import InputError
 from attnspec.launch.run_lock import RunLock, holder, is_held, mark_cancelled
+from attnspec.launch.runner_profile import load_runner
 from attnspec.launch.stop_signals import STOPPING
 from attnspec.report.run import open_run
 
@@ -85,6 +87,58 @@ def test_a_run_from_spec_to_page(work: Host, capsys: pytest.CaptureFixture[str])
     assert opened.cells.num_rows == 2
     assert opened.spec.runner == "fake"
     assert set(opened.plan.case_by_id) == set(work.plan.case_by_id)
+
+
+@pytest.mark.usefixtures("no_page", "work")
+def test_a_run_of_which_nothing_can_be_measured_says_so_last(capsys: pytest.CaptureFixture[str]) -> None:
+    kernels = "[{sdpa: {backend: efficient}}, {sdpa: {backend: cudnn}}]"
+    assert run("--set", f"sweeps.0.kernels={kernels}") == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("nothing can be measured: 2 of 2 cases are unsupported: 1 x sdpa efficient: ")
+    assert "; 1 x sdpa cudnn: torch's cudnn backend runs on CUDA only" in last
+    assert run("--set", "sweeps.0.kernels=[{sdpa: {backend: efficient}}, reference]", "--fresh") == 0
+    assert "nothing can be measured" not in capsys.readouterr().out
+
+
+@pytest.fixture
+def rehearsing(work: Host, monkeypatch: pytest.MonkeyPatch) -> Host:
+    """The fake runner stands in for the one that a rehearsal brings."""
+    runner = load_runner("runners/fake.yaml", ())
+    monkeypatch.setattr(run_command, "rehearsal_runner", lambda local: runner)
+    return work
+
+
+def cases_of_a_rehearsal(*options: str) -> int:
+    return exit_code(["run", "spec.yaml", "--rehearse", *options])
+
+
+@pytest.mark.usefixtures("no_page", "rehearsing")
+def test_a_rehearsal_names_no_winners(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(run_command, "rehearsal", lambda spec: spec)  # the fake worker knows the spec's own cases
+    assert cases_of_a_rehearsal() == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("rehearsed 2 of 2 cases") for line in lines)
+    assert any(line.startswith("the figures of a rehearsal mean nothing; ") for line in lines)
+    assert not [line for line in lines if "*" in line or "~" in line or "fastest" in line]
+    figures = [line.split("│")[2].strip() for line in lines if line.startswith("│")]
+    assert len(figures) == 2
+    assert all(float(one) > 0 for one in figures)
+    assert run() == 0
+    out = capsys.readouterr().out
+    assert "fastest, of 1 comparison" in out
+    assert "* highest, ~ not told apart from it" in out
+
+
+@pytest.mark.usefixtures("no_page", "rehearsing")
+def test_what_a_rehearsal_does_not_hold_is_said_to_be_shrunk(capsys: pytest.CaptureFixture[str]) -> None:
+    hint = "; --rehearse shrinks the spec, and --only chooses from what is left of it"
+    for only in ("seqlen=64", "seqlen=256,seqlen=8K"):
+        assert cases_of_a_rehearsal("--only", only) == 2
+        told = capsys.readouterr().err
+        assert "--only: no case has seqlen=" in told
+        assert told.rstrip().endswith(f"allowed: 256{hint}")
+    assert run("--only", "seqlen=8K") == 2
+    assert "shrinks" not in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("no_page")

@@ -31,6 +31,14 @@ def test_quickstart_on_the_cpu(cpu, capsys, monkeypatch):
     assert capsys.readouterr().out == (HERE / "plan_quickstart_cpu.txt").read_text(encoding="utf-8")
 
 
+def test_the_time_that_is_expected_is_said_to_be_of_timing_alone(cpu, capsys):
+    for runner in ("local", str(cpu), "h100"):
+        assert exit_code(["plan", QUICKSTART, "--runner", runner]) == 0
+        time, rest = capsys.readouterr().out.splitlines()[-2:]
+        assert time.startswith("  time    timing alone: ")
+        assert rest.startswith("          not estimated: setting up, compiling, verifying and ")
+
+
 def test_json_is_the_object_of_the_contract(cpu, capsys):
     assert exit_code(["plan", QUICKSTART, "--runner", str(cpu), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from attnspec.cli._plan_text import nothing_measured
 from attnspec.cli.main import exit_code
 from attnspec.spec.schema import schema_text
 
@@ -96,10 +97,12 @@ def test_cases_that_cannot_run_are_counted_with_their_most_frequent_reason(files
         GOOD.replace("num_heads_kv: 2", "num_heads_kv: 8").split("sweeps")[0]
         + f"sweeps: [{{{ranks}, strategies: [ulysses: {{kernel: sdpa}}]}}]\n"
     )
+    place = "ranks.yaml:4: sweeps[0].strategies[0]"
     for given, told in (
-        (["cp_size=[2,3]"], "4 of 8 cases are unsupported, ulysses (sdpa): 8 query heads cannot be split over 3 ranks"),
-        (["cp_size=[3]"], "4 of 4 cases are unsupported, ulysses (sdpa): 8 query heads"),
-        (["cp_size=[3]", "passes=fwd", "masks=[full]"], "1 of 1 case is unsupported, "),
+        (
+            ["cp_size=[2,3]"],
+            f"4 of 8 cases are unsupported, {place}: ulysses (sdpa): 8 query heads cannot be split over 3",
+        ),
         (["cp_size=2"], None),
     ):
         assert exit_code(["validate", "ranks.yaml", *(f"--set=sweeps.0.{one}" for one in given)]) == 0
@@ -108,10 +111,56 @@ def test_cases_that_cannot_run_are_counted_with_their_most_frequent_reason(files
         assert [line.startswith(f"  {told}") for line in rest] == ([] if told is None else [True])
     assert exit_code(["validate", "ranks.yaml"]) == 0
     line = capsys.readouterr().out.splitlines()[1]
-    assert line.startswith("  8 of 12 cases are unsupported, 4 of them ulysses (sdpa): 8 query heads")
+    assert line.startswith(f"  8 of 12 cases are unsupported, 4 of them {place}: ulysses (sdpa): 8 query heads")
     assert line.endswith("; all reasons: attnspec plan ranks.yaml")
     assert exit_code(["validate", "ranks.yaml", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"ok": True, "errors": []}
+
+
+def test_a_spec_of_which_nothing_can_be_measured_is_told_by_every_command_that_plans_it(files, capsys):
+    ranks = "level: distributed, masks: [full, causal], cp_size: [3, 5], seqlen_per_rank: 1K, passes: fwd"
+    (files / "ranks.yaml").write_text(
+        GOOD.split("sweeps")[0] + f"sweeps: [{{{ranks}, strategies: [ulysses: {{kernel: sdpa}}]}}]\n"
+    )
+    reasons = [f"2 x ulysses (sdpa): 8 query heads cannot be split over {ranks} ranks" for ranks in (3, 5)]
+    for command in (["validate"], ["plan"], ["plan", "--only", "mask=full|causal"]):
+        assert exit_code([*command, "ranks.yaml"]) == 0
+        last = capsys.readouterr().out.splitlines()[-1].strip()
+        assert last.startswith("nothing can be measured: 4 of 4 cases are unsupported: 2 x ")
+        place = "ranks.yaml:4: sweeps[0].strategies[0]: " if command == ["validate"] else ""
+        assert all(reason.replace("x ", f"x {place}") in last for reason in reasons)
+    assert exit_code(["plan", "ranks.yaml", "--only", "mask=full,cp_size=3"]) == 0
+    assert "nothing can be measured: 1 of 1 case is unsupported: 1 x ulysses" in capsys.readouterr().out
+    for command in ("validate", "plan"):
+        assert exit_code([command, "ranks.yaml", "--set", "sweeps.0.cp_size=[2,3]"]) == 0
+        assert "nothing" not in capsys.readouterr().out.replace("nothing is sampled", "")
+
+
+def test_a_reason_names_the_item_of_its_sweep_or_the_option_that_gave_it(files, capsys):
+    text = """\
+sweeps:
+  - {level: kernel, masks: [full], seqlen: 1K, passes: fwd, kernels: [reference, sdpa]}
+  - level: kernel
+    masks: [full]
+    seqlen: 1K
+    passes: fwd
+    kernels:
+      - reference: {env: {A: "1"}}
+      - sdpa
+      - fa2
+"""
+    (files / "kernels.yaml").write_text(GOOD.replace("head_dim: 64", "head_dim: 20").split("sweeps")[0] + text)
+    assert exit_code(["validate", "kernels.yaml"]) == 0
+    assert ", kernels.yaml:13: sweeps[1].kernels[2]: fa2: " in capsys.readouterr().out
+    option = "sweeps.1.kernels=[fa2]"
+    assert exit_code(["validate", "kernels.yaml", "--set", option]) == 0
+    assert f", --set {option}: sweeps[1].kernels[0]: fa2: " in capsys.readouterr().out
+
+
+def test_of_many_reasons_for_which_nothing_can_be_measured_the_most_frequent_are_named():
+    line = nothing_measured([("fa2", "often")] * 3 + [("fa2", f"reason {number}") for number in range(6)])
+    assert line.startswith("nothing can be measured: 9 of 9 cases are unsupported: 3 x fa2: often; 1 x fa2: reason 0; ")
+    assert line.endswith("; 1 x fa2: reason 2; and 3 more reasons")
 
 
 def test_a_bad_runner_file_is_named(files, capsys):

@@ -65,6 +65,26 @@ def test_a_run_is_the_same_as_itself() -> None:
     assert not found.environment
 
 
+def test_that_both_are_one_run_is_told_however_it_is_spelled(
+    new: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(new.parent)
+    Path("link").symlink_to("new")
+    assert exit_code(["export", "new", "--out", "one.zip"]) == 0
+    Path("other.zip").symlink_to("one.zip")
+    capsys.readouterr()
+    told = "BASE and NEW are the same run"
+    same = [("new", "new"), ("new", "./new/"), ("new", str(new)), ("new", "link"), ("one.zip", "other.zip")]
+    for base, other in same:
+        assert exit_code(["compare", base, other]) == 0
+        assert f"note: {told}" in capsys.readouterr().out
+        assert exit_code(["compare", base, other, "--json"]) == 0
+        assert [told in note for note in json.loads(capsys.readouterr().out)["notes"]] == [True]
+    shutil.copytree("new", "copy")
+    assert exit_code(["compare", "new", "copy"]) == 0
+    assert told not in capsys.readouterr().out
+
+
 def test_slower_and_faster_cases_are_found_and_no_others(new: Path) -> None:
     ids = case_ids()
     scale(new, {ids[30]: 1.1, ids[60]: 0.9, ids[64]: 1.01})

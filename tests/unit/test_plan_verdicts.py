@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from planning import planning_toys, small_spec
 
 from attnspec import compile_plan, plugins
+from attnspec.catalog import param_fields
 from attnspec.errors import InputError, UnsupportedError
 from attnspec.masks import make_slices
 from attnspec.plan import base_rows
@@ -22,7 +23,7 @@ from attnspec.record.status import Status, check_outcome
 from attnspec.sample.lengths import from_tally
 from attnspec.sample.packs import draw_packs
 from attnspec.spec import Spec
-from attnspec.support import Device, Problem
+from attnspec.support import DTYPES, Device, Problem
 
 H100 = Device(type="cuda", capability=(9, 0))
 
@@ -49,12 +50,75 @@ def reasons(plan):
 
 def test_without_a_device_only_what_holds_everywhere_is_unsupported():
     assert reasons(compiled(small_spec())) == [
+        ("direction", "with CUDA: one_slice has no backward; without: runs on cuda, not on cpu"),
         ("mesh", "degree 2 does not divide 1 ranks"),
-        ("no_lowering", "1024 tokens in 10 slices"),
-        ("no_lowering", "1024 tokens in 2 slices"),
-        ("no_lowering", "512 tokens in 10 slices"),
-        ("no_lowering", "512 tokens in 2 slices"),
+        ("no_lowering", "with CUDA: 1024 tokens in 10 slices; without: runs on cuda, not on cpu"),
+        ("no_lowering", "with CUDA: 1024 tokens in 2 slices; without: runs on cuda, not on cpu"),
+        ("no_lowering", "with CUDA: 512 tokens in 10 slices; without: runs on cuda, not on cpu"),
+        ("no_lowering", "with CUDA: 512 tokens in 2 slices; without: runs on cuda, not on cpu"),
     ]
+
+
+CPU = Device(type="cpu")
+HEAD_DIM_OF_FLEX = "FlexAttention wants an embedding dimension of at least 16"
+DEVICES = [CPU, *(Device(type="cuda", capability=one) for one in ((8, 0), (9, 0), (10, 0), (12, 0)))]
+
+
+def ways(name):
+    """A kernel with each value of its parameters that have few, one parameter at a time."""
+    choices = param_fields(plugins.load("kernels", name))
+    several = [{key: one} for key, field in choices.items() for one in field.choices or () if one != field.default]
+    several += [{key: True} for key, field in choices.items() if field.bare is bool]
+    several += [{**one, "kv_repeat": True} for one in several if "kv_repeat" in choices and "backend" in one]
+    return [{name: one} if one else name for one in ({}, *several)]
+
+
+def in_a_strategy(way):
+    """ulysses over a kernel as `ways` has it."""
+    name, params = (way, {}) if isinstance(way, str) else next(iter(way.items()))
+    backend = {key: value for key, value in params.items() if key == "backend"}
+    rest = {key: value for key, value in params.items() if key != "backend"}
+    return {"ulysses": {"kernel": {name: rest} if rest else name, **backend}}
+
+
+@pytest.mark.parametrize("name", sorted(plugins.names("kernels")))
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_is_refused_without_a_device_is_refused_on_every_one(name, dtype):
+    content = kernel_spec(ways(name), ["full", "causal", "varlen_causal", "share_question"], [700])
+    content["sweeps"] += strategies_spec(list(map(in_a_strategy, ways(name))), passes=("fwd", "bwd"))["sweeps"]
+    for num_heads_kv, head_dim in ((4, 8), (2, 20), (2, 64), (4, 192), (2, 256), (4, 520)):
+        shape = {"num_heads_q": 4, "num_heads_kv": num_heads_kv, "head_dim": head_dim, "dtype": dtype}
+        content["shape"] |= shape
+        refused = compiled(content).unsupported
+        for device in DEVICES:
+            there = compiled(content, device=device)
+            wrong = [case for case in there.cases if case.case_id in refused.keys() - there.unsupported.keys()]
+            assert not wrong, (shape, device, wrong[0], refused[wrong[0].case_id])
+
+
+def test_what_one_kind_of_device_runs_is_not_refused_without_a_device():
+    shape = {"batch": 1, "num_heads_q": 8, "num_heads_kv": 2, "head_dim": 8, "dtype": "float32"}
+    flash = {"sdpa": {"backend": "flash"}}
+    plan = compiled(kernel_spec([flash, "flex", "fa2"], ["full", "share_question"], ["1K"], shape=shape))
+    refused = {(case.implementation.kernel, case.pass_) for case in plan.cases if case.case_id in plan.unsupported}
+    assert refused == {("flex", "bwd"), ("fa2", "fwd"), ("fa2", "bwd")}
+    flex_on_cpu = plugins.load("kernels", "flex").SUPPORT.backward_reason["cpu"]
+    assert reasons(plan) == [
+        (
+            "dtype",
+            "with CUDA: float32 is not supported; allowed: bfloat16, float16; without: runs on cuda, not on cpu",
+        ),
+        ("head_dim", f"with CUDA: {HEAD_DIM_OF_FLEX}, got 8; without: {flex_on_cpu}"),
+    ]
+
+
+def test_blocks_that_are_larger_on_blackwell_decide_where_the_capability_is_unknown(monkeypatch):
+    monkeypatch.setattr(plugins.load("kernels", "flex"), "_MAX_ENTRIES", 1000)
+    shape = {"batch": 1, "num_heads_q": 8, "num_heads_kv": 2, "head_dim": 64, "dtype": "bfloat16"}
+    content = kernel_spec([{"flex": {"backend": "FLASH"}}], ["causal"], ["2K"], shape=shape)
+    blackwell = Device(type="cuda", capability=(10, 0))
+    refused = [len(compiled(content, device=one).unsupported) for one in (None, Device(type="cuda"), blackwell, H100)]
+    assert refused == [0, 0, 0, 2]
 
 
 def test_with_the_runners_device_its_limits_count_too():
@@ -111,7 +175,7 @@ def test_equal_words_for_one_structure_are_not_asked_a_third_time(monkeypatch):
 
     monkeypatch.setattr(plugins.load("kernels", "any_kernel"), "lower", lower)
     lengths = ["4K", "8K", "16K", "32K", "64K"]
-    plan = compiled(kernel_spec(["any_kernel"], ["varlen_causal"], lengths))
+    plan = compiled(kernel_spec(["any_kernel"], ["varlen_causal"], lengths), device=H100)
     assert asked.count((2048, 2048)) == 2  # the shortest documents, once: fwd and bwd
     by_documents = {few: [seqlen for held, seqlen in asked if held == few] for few in (10, 4)}
     assert by_documents[10] == [2048, 4096, 2048, 4096, 8192, 8192]  # the short likeness, then two of five
@@ -130,7 +194,7 @@ def test_many_lengths_between_two_refused_in_the_same_words_are_refused_unasked(
 
     monkeypatch.setattr(plugins.load("kernels", "any_kernel"), "lower", lower)
     lengths = [1024 * step for step in range(1, 101)]
-    plan = compiled(kernel_spec(["any_kernel"], [{"varlen_block_causal": {"block": 1024}}], lengths))
+    plan = compiled(kernel_spec(["any_kernel"], [{"varlen_block_causal": {"block": 1024}}], lengths), device=H100)
     refused = {case.workload.mask_node.seqlen_q for case in plan.cases if case.case_id in plan.unsupported}
     exact = {length for length in lengths if len(own_slices(plan, length)) > 6 and length > 4096}
     assert refused <= exact  # never a wrong no: up to 4K the longest documents are four slices
@@ -144,14 +208,17 @@ def own_slices(plan, seqlen):
 
 def test_words_that_differ_are_asked_for_at_every_length():
     lengths = [512 * step for step in range(1, 41)]
-    plan = compiled(kernel_spec(["one_slice"], [{"sliding_window_causal": {"window": 4096}}], lengths))
-    refused = [plan.unsupported[case.case_id].reason for case in plan.cases if case.case_id in plan.unsupported]
-    assert refused == [f"{length} tokens in 2 slices" for length in lengths if length > 4096 for _ in ("fwd", "bwd")]
+    window = {"sliding_window_causal": {"window": 4096}}
+    plan = compiled(kernel_spec(["one_slice"], [window], lengths), device=H100)
+    forward = [case.case_id for case in plan.cases if case.pass_ == "fwd"]
+    refused = [plan.unsupported[case_id].reason for case_id in forward if case_id in plan.unsupported]
+    assert refused == [f"{length} tokens in 2 slices" for length in lengths if length > 4096]
 
 
 def test_a_no_speaks_of_the_masks_own_slices():
-    plan = compiled(kernel_spec(["one_slice"], ["varlen_causal"], ["64K", "128K"]))
+    plan = compiled(kernel_spec(["one_slice"], ["varlen_causal"], ["64K", "128K"]), device=H100)
     assert reasons(plan) == [
+        ("direction", "one_slice has no backward"),
         ("no_lowering", "131072 tokens in 10 slices"),
         ("no_lowering", "65536 tokens in 10 slices"),
     ]
@@ -159,7 +226,8 @@ def test_a_no_speaks_of_the_masks_own_slices():
 
 def test_a_mask_that_changes_its_structure_with_the_length_is_asked_again():
     plan = compiled(kernel_spec(["one_slice"], [{"sliding_window_causal": {"window": 4096}}], ["2K", "4K", "8K"]))
-    refused = {case.workload.mask_node.seqlen_q for case in plan.cases if case.case_id in plan.unsupported}
+    forward = [case for case in plan.cases if case.pass_ == "fwd"]
+    refused = {case.workload.mask_node.seqlen_q for case in forward if case.case_id in plan.unsupported}
     assert refused == {8192}
 
 
@@ -254,15 +322,22 @@ def test_sharing_answers_changes_none(name, device):
             example_documents(node.seqlen_q, node.sample.max_doc_fraction) if module.USES_DOCUMENTS else [node.seqlen_q]
         )
         slices = make_slices(module, plugins.make_params(module, node.params), docs, node.seqlen_q)
-        problem = Problem(shape=case.workload.shape, slices=slices, needs_backward=case.pass_ != "fwd", device=device)
-        try:
-            kernel.SUPPORT.check(problem)
-            kernel.lower(problem, kernel.Params(), None)
-            expected = None
-        except UnsupportedError as error:
-            expected = (error.reason_code, error.reason)
+        told = []
+        for where in (Device(type="cuda"), CPU) if device is None else (device,):
+            backward = case.pass_ != "fwd"
+            problem = Problem(shape=case.workload.shape, slices=slices, needs_backward=backward, device=where)
+            try:
+                kernel.SUPPORT.check(problem)
+                kernel.lower(problem, kernel.Params(), None)
+                told.append(None)
+            except UnsupportedError as error:
+                told.append((error.reason_code, error.reason))
         found = plan.unsupported.get(case.case_id)
-        assert (found and (found.reason_code, found.reason)) == expected, (node.mask, node.seqlen_q, case.pass_)
+        case_told = (node.mask, node.seqlen_q, case.pass_)
+        assert (found is None) == (None in told), case_told
+        if found is not None:
+            assert found.reason_code == told[0][0], case_told
+            assert all(reason in found.reason for _, reason in told), case_told
 
 
 def test_masks_without_documents_that_a_librarys_strategy_does_not_take_are_told_while_planning():

@@ -51,6 +51,15 @@ def test_every_case_is_in_the_summary_and_the_fastest_is_starred() -> None:
     assert rows["flex"] == ["flex", "│", "0.0123", "│", "M", "│"]
 
 
+def test_without_a_ranking_every_figure_stands_without_a_mark() -> None:
+    cells = to_table(Cell, [cell("sdpa", 1024, 1.5), cell("flex", 1024, 1.5), cell("fa2", 1024, status="unsupported")])
+    console = Console(width=120, file=io.StringIO())
+    for table in summary_tables(cells, ranked=False):
+        console.print(table)
+    rows = [line.split()[1:4:2] for line in console.file.getvalue().splitlines() if line.startswith("│")]
+    assert sorted(rows) == [["fa2", "X"], ["flex", "1.50"], ["sdpa", "1.50"]]
+
+
 def test_a_case_that_never_ran_stands_in_the_line_of_its_kernel() -> None:
     cells = to_table(Cell, [cell("sdpa", 1024, 1.0, backend="flash"), cell("sdpa", 2048, status="skipped")])
     rows = [line.split() for line in shown(cells) if line.startswith("│")]
