@@ -135,6 +135,14 @@ def test_a_case_without_an_interval_is_told_apart_from_none(without):
     assert verdicts(cases(*rows).measured)[0].text == f"fa3 and {other} are too close to call at 1K."
 
 
+def test_two_cases_with_one_name_are_two_implementations():
+    rows = [cell("sdpa", case_id=name, backend="flash", tflops=speed) for name, speed in (("b", 100.0), ("a", 50.0))]
+    assert said(*rows) == "sdpa flash (1 of 2) is fastest at 1K, 2.0 times as fast as sdpa flash (2 of 2)."
+    tied = [rows[0], replace(rows[1], tflops=99.0, tflops_ci_high=100.0)]
+    assert said(*tied) == "sdpa flash (1 of 2) and sdpa flash (2 of 2) are too close to call at 1K."
+    assert "<b>2</b><span>implementations</span>" in overview(cases(*rows).measured)
+
+
 def beside(*rows):
     return pairs(cases(*rows, published=PUBLISHED))
 
