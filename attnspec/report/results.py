@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from attnspec.drawing.look import Row, labelled, mask_title
 from attnspec.drawing.palette import ordered
 from attnspec.report.published import published
+from attnspec.report.reasons import reasons_told
 from attnspec.report.run import OpenedRun, open_run
 from attnspec.report.standings import meets
 from attnspec.report.summary import figure
@@ -279,21 +280,20 @@ def beside_do_bench(folder: str) -> str:
 
 
 def outcomes(folder: str) -> str:
-    """How the cases of every implementation ended, with the most frequent reason of each other status than ok."""
-    _, rows = _opened(folder)
-    counts: dict[str, Counter[str]] = {}
-    why: dict[tuple[str, str], Counter[str]] = {}
+    """How the cases of every implementation ended, and why those that were neither ok nor skipped."""
+    return table_of_outcomes(_opened(folder)[1])
+
+
+def table_of_outcomes(rows: Iterable[tuple[str, Row]]) -> str:
+    """A line of every label: how many of its cases ended how, and each kind of reason (`reasons_told`)."""
+    held: dict[str, dict[str, list[str | None]]] = {}
     for label, row in rows:
-        counts.setdefault(label, Counter())[row["status"]] += 1
-        if row["status"] not in ("ok", "skipped"):
-            first = (row["reason"] or "").strip().splitlines() or [""]
-            why.setdefault((label, row["status"]), Counter())[first[0]] += 1
+        held.setdefault(label, {}).setdefault(row["status"], []).append(row["reason"])
     lines = []
-    for label in ordered(counts):
-        told = "; ".join(
-            f"{status}: {why[label, status].most_common(1)[0][0]}" for status in counts[label] if (label, status) in why
-        )
-        lines.append((label, ", ".join(f"{count} {status}" for status, count in counts[label].most_common()), told))
+    for label in ordered(held):
+        counts = sorted(held[label].items(), key=lambda item: -len(item[1]))
+        told = [f"{status}: {reasons_told(why)}" for status, why in counts if status not in ("ok", "skipped")]
+        lines.append((label, ", ".join(f"{len(why)} {status}" for status, why in counts), "; ".join(told)))
     return table(("implementation", "cases", "why"), lines)
 
 

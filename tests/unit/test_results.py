@@ -218,6 +218,33 @@ def test_outcomes_tell_why_in_one_line(folder):
     ]
 
 
+TORCH_OOM = (
+    "OutOfMemoryError: CUDA out of memory. Tried to allocate {}. GPU 0 has a total capacity of 139.80 GiB of which "
+    "{} GiB is free. See documentation"
+)
+
+
+def test_every_kind_of_reason_is_told_once_with_its_count(folder):
+    asked = [("16.00 GiB", 6.5), ("256.00 GiB", 127), ("256.00 GiB", 128), ("1024.00 GiB", 105), ("512.00 MiB", 0.1)]
+    rows = [
+        *(cell(seqlen=size, status="oom", reason=TORCH_OOM.format(*one)) for size, one in enumerate(asked, 1)),
+        cell(seqlen=6, status="oom", reason="ValueError: the workspace has no room\nmore"),
+        *(cell(seqlen=size, status="unsupported", reason="takes no mask\nof this kind") for size in (7, 8)),
+    ]
+    why = (
+        "oom: OutOfMemoryError: CUDA out of memory. Tried to allocate 256 GiB (2 x), 16 GiB (1 x), 1024 GiB (1 x), "
+        "512 MiB (1 x); ValueError: the workspace has no room (1 x); unsupported: takes no mask"
+    )
+    assert results.outcomes(folder(rows)).splitlines()[2:] == [f"| fa3 | 6 oom, 2 unsupported | {why} |"]
+
+
+def test_one_allocation_is_told_with_its_size(folder):
+    rows = [cell(status="oom", reason=TORCH_OOM.format("2.25 GiB", 1))]
+    assert results.outcomes(folder(rows)).splitlines()[2:] == [
+        "| fa3 | 1 oom | oom: OutOfMemoryError: CUDA out of memory. Tried to allocate 2.25 GiB |"
+    ]
+
+
 def test_a_folder_of_another_kind_is_refused(tmp_path):
     with pytest.raises(InputError, match="no run folder"):
         results.fastest(str(tmp_path))
