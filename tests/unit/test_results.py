@@ -65,6 +65,32 @@ def test_the_fastest_of_every_mask_pass_and_length(folder):
     ]
 
 
+def test_the_host_decides_short_lengths_where_its_launch_takes_longer(folder):
+    def timed(kernel, seqlen, device_ms, host_ms, **more):
+        return cell(kernel, seqlen, 100 / device_ms, time_ms_median=device_ms, host_ms=host_ms, **more)
+
+    rows = [
+        *(timed("fa3", 1024, 0.0616, 0.1657), timed("fa4", 1024, 0.0662, 0.0739), timed("flex", 1024, 0.07, 0.08)),
+        *(timed("fa3", 2048, 0.2, 0.1657), timed("fa4", 2048, 0.21, 0.07)),  # the host keeps up
+        *(timed("fa3", 2048, 0.2, 0.25, pass_="bwd"), timed("fa4", 2048, 0.25, 0.1, pass_="bwd")),  # as long
+        *(timed("fa3", 1024, 0.1, None, pass_="bwd"), timed("fa4", 1024, 0.2, 0.1, pass_="bwd")),
+        *(timed("fa3", 4096, 0.1, 0.5), timed("fa4", 4096, 0.2, 0.1)),
+    ]
+    assert results.host_made_winners(folder(rows)).splitlines() == [
+        "In 1 of 4 workloads another is first by the longer of the two:",
+        "",
+        "| mask, pass | seqlen | first by device time: device, host, ms | first by the longer: device, host, ms |",
+        "| --- | --- | --- | --- |",
+        "| full, fwd | 1K | fa3 0.0616, 0.166 | fa4 0.0662, 0.0739 |",
+    ]
+
+
+def test_no_other_winner_by_the_host_is_one_line(folder):
+    assert results.host_made_winners(folder([cell(seqlen=1024, host_ms=0.1)])) == (
+        "In 0 of 1 workloads another is first by the longer of the two.\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("more", "shown"),
     [((), "fa3 100 ~ fa4"), ((("fa2", 98.5, 97.0, 101.0), ("flex", 98.4, 97.0, 101.0)), "fa3 100 ~ fa4, fa2, 1 more")],
