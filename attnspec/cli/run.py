@@ -41,9 +41,7 @@ from attnspec.spec import Spec, SpecFile, read_spec
 @click.command("run")
 @click.argument("spec", type=PATH)
 @click.option("--runner", metavar="NAME", help="Another runner than the spec's: a name or a path.")
-@click.option(
-    "--out", type=PATH, metavar="DIR", help="Run folder [default: runs/<name of the spec's file>]."
-)
+@click.option("--out", type=PATH, metavar="DIR", help="Run folder [default: runs/<name of the spec's file>].")
 @click.option("--only", multiple=True, metavar="K=V,..", help="Only cases with these values, such as kernel=sdpa|flex.")
 @click.option("--limit", type=whole_number(1), metavar="N", help="Only the first N of them.")
 @click.option("--fresh", is_flag=True, help="Measure everything anew; the old journal is set aside, not deleted.")

@@ -3,7 +3,8 @@
 A row is a row of `cells.parquet` with these keys beside its columns: `label`, `run`, `device` (a case that never
 reached a device belongs to its run's only one), `rank` (what a rank runs on, for units), `look` (colour, hatch and
 marker of the label, the same in every picture), `density` (allowed share of all pairs), `efficiency` (share of the
-device's bf16 peak, per rank; only 16-bit types, only devices with a known peak).
+device's bf16 peak, per rank; only 16-bit types, only devices with a known peak), `clock_spread` (how much the SM clock
+moved, as `attnspec.report.clock_spread` has it; None where it was not given).
 """
 
 from __future__ import annotations
@@ -49,15 +50,31 @@ class Cases:
 
 
 def cases_of(
-    tables: Iterable[tuple[str, pa.Table]], *, published: Sequence[Row] = (), packs: Sequence[Packs] = ()
+    tables: Iterable[tuple[str, pa.Table]],
+    *,
+    published: Sequence[Row] = (),
+    packs: Sequence[Packs] = (),
+    clock_spreads: Mapping[tuple[str, str], float] | None = None,
 ) -> Cases:
-    """Cases of named runs. A case that one run left out and another has stands once, as the other has it."""
+    """Cases of named runs. A case that one run left out and another has stands once, as the other has it.
+
+    clock_spreads: by run and case_id.
+    """
+    spreads = clock_spreads or {}
     rows: list[dict[str, Any]] = []
     for run, table in tables:
         held = table.to_pylist()
         devices = {row["device"] for row in held} - {None}
         only = devices.pop() if len(devices) == 1 else NO_DEVICE
-        rows += [_finite(row) | {"run": plain(run), "device": plain(row["device"] or only)} for row in held]
+        rows += [
+            _finite(row)
+            | {
+                "run": plain(run),
+                "device": plain(row["device"] or only),
+                "clock_spread": spreads.get((run, row["case_id"])),
+            }
+            for row in held
+        ]
     ran = {row["case_id"] for row in rows if row["status"] != "skipped"}
     rows = [row for row in rows if row["status"] != "skipped" or row["case_id"] not in ran]
     ranks = rank_words(rows)

@@ -43,10 +43,11 @@ def implementation(row: Row) -> str:
     return kernel
 
 
-_WORKLOAD = (
-    *("device", "mask", "mask_params", "pass", "seqlen", "cp_size"),
+_ASKED = (
+    *("mask", "mask_params", "pass", "seqlen", "cp_size"),
     *("batch", "num_heads_q", "num_heads_kv", "head_dim", "dtype"),
 )
+_WORKLOAD = ("device", *_ASKED)
 
 
 def labelled(rows: Sequence[Row]) -> list[tuple[str, Row]]:
@@ -64,8 +65,40 @@ def labelled(rows: Sequence[Row]) -> list[tuple[str, Row]]:
 
     Rows of several runs that hold the same case on the same device, or would stand at one place of a picture, are told
     apart by their `run`. What was predicted says so.
+
+    Cases of one workload that nothing tells apart, as sdpa and sdpa flash where sdpa chose flash, are numbered in the
+    order of the spec.
+
+    >>> [label for label, _ in labelled([{**ran, "case_id": text} for text in ("c1", "c2")])]
+    ['sdpa math (1 of 2)', 'sdpa math (2 of 2)']
     """
     whole = _with_backends(rows)
+    labels = _told_apart(whole)
+    # Beside a case that has this backend, one without is none of that line.
+    whole = [
+        row if len(cases) > 1 else lent
+        for row, lent, cases in zip(rows, whole, _cases_of_places(labels, whole), strict=True)
+    ]
+    labels = _told_apart(whole)
+    numbered = [
+        _with([f"{cases.index(row.get('case_id')) + 1} of {len(cases)}"], text) if len(cases) > 1 else text
+        for text, row, cases in zip(labels, whole, _cases_of_places(labels, whole), strict=True)
+    ]
+    return list(zip(numbered, whole, strict=True))
+
+
+def _cases_of_places(labels: Sequence[str], rows: Sequence[Row]) -> list[list[Any]]:
+    """For each row the case_ids of all that share its label, run and workload, in their order."""
+    # A case that never ran has no device, so its device says nothing about its place.
+    places = [(text, *(row.get(name) for name in ("run", *_ASKED))) for text, row in zip(labels, rows, strict=True)]
+    held: dict[tuple[Any, ...], dict[Any, None]] = {}
+    for place, row in zip(places, rows, strict=True):
+        held.setdefault(place, {})[row.get("case_id")] = None
+    return [list(held[place]) for place in places]
+
+
+def _told_apart(whole: Sequence[Row]) -> list[str]:
+    """The labels, with what a row has in its columns that tells it from others of its implementation."""
     kinds: dict[str, dict[str, set[str]]] = {}
     meshes: dict[tuple[Any, ...], set[str]] = {}
     runs: dict[tuple[str, str | None, str | None], set[str]] = {}
@@ -78,7 +111,7 @@ def labelled(rows: Sequence[Row]) -> list[tuple[str, Row]]:
         # Degrees follow the number of ranks and groups the documents, so they tell cases of one workload apart only.
         # A case that never ran may have none.
         place = (base, *(row.get(name) for name in _WORKLOAD))
-        meshes.setdefault(place, set()).update({row["mesh"]} - {None, "{}"})
+        meshes.setdefault(place, set()).update({row.get("mesh") or "{}"} - {"{}"})
         same = (base, row.get("case_id"), row.get("device"))
         runs.setdefault(same, set()).update({row["run"]} if row.get("run") else ())
     crowded = {base for (base, *_), held in meshes.items() if len(held) > 1}
@@ -95,7 +128,7 @@ def labelled(rows: Sequence[Row]) -> list[tuple[str, Row]]:
 
     def label(row: Row, *more: str) -> str:
         base, telling = told(row)
-        return _with([_worded(row[name]) for name in dict.fromkeys((*telling, *more))], base)
+        return _with([worded(row[name]) for name in dict.fromkeys((*telling, *more))], base)
 
     labels = [label(row) for row in whole]
     # Cases of other packs have another case_id, and yet the same place.
@@ -105,7 +138,7 @@ def labelled(rows: Sequence[Row]) -> list[tuple[str, Row]]:
             sharing.setdefault((text, *(row.get(name) for name in _WORKLOAD)), set()).add(row["run"])
     shared = {text for (text, *_), held in sharing.items() if len(held) > 1}
     return [
-        (label(row, "run") if text in shared and row.get("run") else text, row)
+        label(row, "run") if text in shared and row.get("run") else text
         for text, row in zip(labels, whole, strict=True)
     ]
 
@@ -117,7 +150,7 @@ def _with(more: Sequence[str], base: str) -> str:
     return f"{base[:-1]}, {', '.join(more)})" if base.endswith(")") else f"{base} ({', '.join(more)})"
 
 
-def _worded(value: str) -> str:
+def worded(value: str) -> str:
     """A label's part: names as they are, JSON objects as `key value`."""
     if not value.startswith("{"):
         return value

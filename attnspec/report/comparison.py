@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from attnspec.drawing.look import PASS_TITLES, implementation, mask_title
+from attnspec.drawing.look import PASS_TITLES, implementation, labelled, mask_title, worded
 from attnspec.errors import InputError
 from attnspec.launch.provenance import differences
 from attnspec.record.status import Status
@@ -137,8 +137,9 @@ def compare_runs(base_dir: str | Path, new_dir: str | Path, *, threshold: float 
     _check_same_artifacts(base, new)
     both = [case_id for case_id in common if held[case_id]["status"] == other[case_id]["status"] == Status.OK]
     drift = drift_between(base, new)
-    pairs = _pairs(base, new, both, held, threshold, drift)
-    broken, mended, not_run = _changes(common, held, other)
+    titles = {row["case_id"]: case_title(row, label) for label, row in labelled(list(held.values()))}
+    pairs = _pairs(base, new, both, held, titles, threshold, drift)
+    broken, mended, not_run = _changes(common, held, other, titles)
     return Comparison(
         base=str(base_dir),
         new=str(new_dir),
@@ -233,7 +234,13 @@ def _table(file: Path) -> pa.Table:
 
 
 def _pairs(
-    base: OpenedRun, new: OpenedRun, both: Sequence[str], rows: Mapping[str, Row], threshold: float, drift: Drift
+    base: OpenedRun,
+    new: OpenedRun,
+    both: Sequence[str],
+    rows: Mapping[str, Row],
+    titles: Mapping[str, str],
+    threshold: float,
+    drift: Drift,
 ) -> list[Pair]:
     ranks = {case_id: rows[case_id]["cp_size"] for case_id in both}
     old, now = dict(samples_by_case(base, ranks)), dict(samples_by_case(new, ranks))
@@ -257,7 +264,7 @@ def _pairs(
         pairs.append(
             Pair(
                 case_id=case_id,
-                title=case_title(rows[case_id]),
+                title=titles[case_id],
                 base_ms=_milliseconds(packs[case_id][0]),
                 new_ms=_milliseconds(packs[case_id][1]),
                 ratio=ratio,
@@ -273,7 +280,7 @@ def _milliseconds(packs: Packs) -> float:
 
 
 def _changes(
-    common: Sequence[str], base: Mapping[str, Row], new: Mapping[str, Row]
+    common: Sequence[str], base: Mapping[str, Row], new: Mapping[str, Row], titles: Mapping[str, str]
 ) -> tuple[list[Change], list[Change], int]:
     """Broken, mended, and how many were simply not run in one of the two."""
     broken: list[Change] = []
@@ -289,14 +296,15 @@ def _changes(
             not_run += 1
             continue
         (broken if was else mended).append(
-            Change(case_id=case_id, title=case_title(old), status=other["status"], reason=other["reason"])
+            Change(case_id=case_id, title=titles[case_id], status=other["status"], reason=other["reason"])
         )
     return broken, mended, not_run
 
 
-def case_title(row: Row) -> str:
-    """A case in a few words."""
+def case_title(row: Row, label: str | None = None) -> str:
+    """A case in a few words. label: what tells it from the others of its run."""
+    name = label or implementation(row)
     ranks = f" x {row['cp_size']}" if row["level"] == "distributed" else ""
-    env = "" if row["env"] == "{}" else f", {row['env']}"
+    env = "" if row["env"] == "{}" or worded(row["env"]) in name else f", {row['env']}"
     mask = mask_title(row["mask"], row["mask_params"])
-    return f"{implementation(row)}{ranks}, {mask}, {format_count(row['seqlen'])}, {PASS_TITLES[row['pass']]}{env}"
+    return f"{name}{ranks}, {mask}, {format_count(row['seqlen'])}, {PASS_TITLES[row['pass']]}{env}"

@@ -12,6 +12,7 @@ from attnspec.drawing.saving import save
 from attnspec.launch.run_folder import replacing
 from attnspec.report import sections
 from attnspec.report.beside_published import pairs
+from attnspec.report.clock_spread import clock_spread_by_case
 from attnspec.report.packs_of_run import packs_of_run
 from attnspec.report.payload import payload, script_json
 from attnspec.report.published import published
@@ -38,6 +39,11 @@ def write_report(run_dirs: Sequence[Path], out_dir: Path, *, with_published: boo
         [(name, run.cells) for name, run in runs],
         published=published().to_pylist() if with_published else (),
         packs=[one for held, _ in packs.values() for one in held],
+        clock_spreads={
+            (name, case_id): spread
+            for name, run in runs
+            for case_id, spread in clock_spread_by_case(run.timings).items()
+        },
     )
     drawings = drawings_of(cases)
     figures = out_dir / "figures"

@@ -25,10 +25,11 @@ _NUMBERS = (
     *("time_ms_median", "time_ms_p20", "time_ms_p80", "time_ms_ci_low", "time_ms_ci_high", "host_ms", "tflops"),
     *("tflops_ci_low", "tflops_ci_high", "tflops_per_gpu", "peak_memory_bytes", "comm_bytes", "load_imbalance"),
     *("exposed_comm_ms", "lower_s", "compile_s", "verify_s", "setup_s", "verified_error", "verified_bound"),
-    *("sm_clock_mhz", "density", "efficiency"),
+    *("sm_clock_mhz", "clock_spread", "density", "efficiency"),
 )
 _OWN_DOCS = {
     "doubts": "Why to read the case with care.",
+    "clock_spread": "How far the SM clock's samples spread, (p80 - p20) / median within a pack.",
     "density": "Allowed share of all query-key pairs.",
     "efficiency": "tflops_per_gpu / bf16 peak of the device.",
     "shape": "Shape of the tensors.",

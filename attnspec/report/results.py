@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from attnspec.drawing.look import Row, labelled, mask_title
 from attnspec.drawing.palette import ordered
 from attnspec.report.published import published
+from attnspec.report.reasons import reasons_told
 from attnspec.report.run import OpenedRun, open_run
 from attnspec.report.standings import meets
 from attnspec.report.summary import figure
@@ -27,6 +28,8 @@ from attnspec.units import format_count
 
 LONG_SEQLEN = 8192
 """From here on a case takes long enough for its figures to be judged."""
+SHORT_SEQLEN = 2048
+"""Up to here many launches take longer than the device."""
 MISS_SHARE = 0.05
 MISS_IN_CYCLES = 0.01
 MOST_SPREAD = 0.03
@@ -93,6 +96,34 @@ def clock_made_winners(folder: str) -> str:
 def _cycles(row: Row) -> float:
     """Of one workload, in a unit of its own."""
     return float(row["sm_clock_mhz"] / row["tflops"])
+
+
+def host_made_winners(folder: str) -> str:
+    """Where another than the fastest is first at 1K and 2K by what takes longer, the device or the host's launch."""
+    _, rows = _opened(folder)
+    contests: dict[tuple[str, str, int], list[tuple[str, Row]]] = {}
+    for label, row in _ok(rows):
+        if row["seqlen"] <= SHORT_SEQLEN and row["host_ms"] is not None:
+            contests.setdefault((_mask(row), row["pass"], row["seqlen"]), []).append((label, row))
+
+    def shown(label: str, row: Row) -> str:
+        return f"{label} {figure(row['time_ms_median'])}, {figure(row['host_ms'])}"
+
+    lines = []
+    for (mask, pass_, seqlen), held in sorted(contests.items(), key=lambda one: (one[0][2], *_rank(rows, *one[0][:2]))):
+        winner = max(held, key=lambda one: one[1]["tflops"])
+        ahead = min(held, key=lambda one: _longer_ms(one[1]))
+        if _longer_ms(ahead[1]) < _longer_ms(winner[1]):
+            lines.append((f"{mask}, {pass_}", format_count(seqlen), shown(*winner), shown(*ahead)))
+    told = f"In {len(lines)} of {len(contests)} workloads another is first by the longer of the two"
+    if not lines:
+        return f"{told}.\n"
+    head = ("mask, pass", "seqlen", "first by device time: device, host, ms", "first by the longer: device, host, ms")
+    return f"{told}:\n\n{table(head, lines)}"
+
+
+def _longer_ms(row: Row) -> float:
+    return float(max(row["time_ms_median"], row["host_ms"]))
 
 
 def throughput(folder: str, mask: str, pass_: str) -> str:
@@ -279,21 +310,20 @@ def beside_do_bench(folder: str) -> str:
 
 
 def outcomes(folder: str) -> str:
-    """How the cases of every implementation ended, with the most frequent reason of each other status than ok."""
-    _, rows = _opened(folder)
-    counts: dict[str, Counter[str]] = {}
-    why: dict[tuple[str, str], Counter[str]] = {}
+    """How the cases of every implementation ended, and why those that were neither ok nor skipped."""
+    return table_of_outcomes(_opened(folder)[1])
+
+
+def table_of_outcomes(rows: Iterable[tuple[str, Row]]) -> str:
+    """A line of every label: how many of its cases ended how, and each kind of reason (`reasons_told`)."""
+    held: dict[str, dict[str, list[str | None]]] = {}
     for label, row in rows:
-        counts.setdefault(label, Counter())[row["status"]] += 1
-        if row["status"] not in ("ok", "skipped"):
-            first = (row["reason"] or "").strip().splitlines() or [""]
-            why.setdefault((label, row["status"]), Counter())[first[0]] += 1
+        held.setdefault(label, {}).setdefault(row["status"], []).append(row["reason"])
     lines = []
-    for label in ordered(counts):
-        told = "; ".join(
-            f"{status}: {why[label, status].most_common(1)[0][0]}" for status in counts[label] if (label, status) in why
-        )
-        lines.append((label, ", ".join(f"{count} {status}" for status, count in counts[label].most_common()), told))
+    for label in ordered(held):
+        counts = sorted(held[label].items(), key=lambda item: -len(item[1]))
+        told = [f"{status}: {reasons_told(why)}" for status, why in counts if status not in ("ok", "skipped")]
+        lines.append((label, ", ".join(f"{len(why)} {status}" for status, why in counts), "; ".join(told)))
     return table(("implementation", "cases", "why"), lines)
 
 

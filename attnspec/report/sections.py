@@ -17,7 +17,7 @@ from attnspec.launch.known_devices import known_device
 from attnspec.report.beside_published import Pair, disagreements, place_text, ratio_text, shared_differences, summary
 from attnspec.report.run_facts import RunFacts
 from attnspec.report.skew import Skew
-from attnspec.report.standings import Standing, standings
+from attnspec.report.standings import Standing, clock_moved, doubts, standings
 from attnspec.report.verdicts import Verdict, absences, shaky
 
 _LEVEL_TITLES = {"kernel": "Kernels", "distributed": "Context parallelism"}
@@ -52,7 +52,7 @@ def overview(rows: Sequence[Row]) -> str:
     tiles = [
         (f"{counts['ok']:,}", "cases ok", f"of {ran:,}{left_out}"),
         (f"{ran - counts['ok']:,}", "with a mark", _statuses(counts)),
-        (f"{len(unstable):,}", "to read with care", "wide interval or none, or throttled clock"),
+        (f"{len(unstable):,}", "to read with care", "wide interval or none, or a clock that moved"),
         (f"{len(labels):,}", "implementations", ", ".join(devices[:3]) + (" ..." if len(devices) > 3 else "")),
     ]
     cards = "".join(
@@ -115,16 +115,23 @@ def _cut(reason: str) -> str:
     return reason if len(reason) <= _REASON_CHARS else f"{reason[:_REASON_CHARS]} ... (whole in cells.parquet)"
 
 
+def _only_clock_moved(row: Row) -> bool:
+    return clock_moved(row) and len(doubts(row)) == 1
+
+
 def _unstable(found: Sequence[tuple[Row, str]], num_ok: int) -> str:
     if not found:
-        why = "Nothing: intervals are narrow, clocks were free." if num_ok else "Nothing was timed."
+        why = "Nothing: intervals are narrow, clocks were steady." if num_ok else "Nothing was timed."
         return f'<div><h3>To read with care</h3><p class="quiet">{why}</p></div>'
-    kinds = Counter(why for _, why in found if why == "clock was throttled")
-    items = [f"<li>{count} cases whose clock was throttled during the samples.</li>" for count in kinds.values()]
+    spreads = [row["clock_spread"] for row, _ in found if _only_clock_moved(row)]
+    items = []
+    if spreads:
+        cases = "1 case" if len(spreads) == 1 else f"{len(spreads)} cases"
+        items.append(f"<li>{cases} whose SM clock moved, by up to {max(spreads):.0%}, and nothing else.</li>")
     items += [
         f"<li><b>{text(row['label'])}</b>, {text(place_text(row))}: {text(why)}.</li>"
         for row, why in found
-        if why not in kinds
+        if not _only_clock_moved(row)
     ]
     return f"<div><h3>To read with care</h3>{_folded(items, _SHAKY_SHOWN)}</div>"
 

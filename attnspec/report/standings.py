@@ -10,6 +10,9 @@ from attnspec.drawing.look import Row
 WIDE_SHARE = 0.05
 """An interval wider than this share of its median is called unstable."""
 
+WIDE_CLOCK = 0.05
+"""A clock whose samples spread over more than this share of their median has moved."""
+
 _WORKLOAD = (
     *("level", "device", "mask", "mask_params", "pass", "seqlen", "cp_size"),
     *("batch", "num_heads_q", "num_heads_kv", "head_dim", "dtype", "num_packs"),
@@ -86,6 +89,11 @@ def width_share(row: Row) -> float | None:
     return float((row["time_ms_ci_high"] - row["time_ms_ci_low"]) / row["time_ms_median"])
 
 
+def clock_moved(row: Row) -> bool:
+    """Whether the SM clock was not one clock while an ok row was measured. A low one at a power limit is no doubt."""
+    return row["status"] == "ok" and row["clock_spread"] is not None and bool(row["clock_spread"] > WIDE_CLOCK)
+
+
 def doubts(row: Row) -> list[str]:
     """Why an ok row is to be read with care, in words; empty where nothing speaks against it."""
     if row["status"] != "ok":
@@ -96,8 +104,8 @@ def doubts(row: Row) -> list[str]:
         told.append("no interval, for a pack has one round")
     if width is not None and width > WIDE_SHARE:
         told.append(f"interval is {width:.0%} of the median wide")
-    if row["throttled"]:
-        told.append("clock was throttled")
+    if clock_moved(row):
+        told.append(f"SM clock moved by {row['clock_spread']:.0%}")
     if row["kernel_names"] is not None and not row["kernel_names"]:
         told.append("no profile shows which kernels ran")
     return told

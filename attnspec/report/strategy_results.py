@@ -21,7 +21,7 @@ from attnspec.drawing.throughput import point_of, published_points
 from attnspec.record.rounds import packs_of
 from attnspec.report.published import published
 from attnspec.report.ratios import Pack, Ratio, case_time, ratios
-from attnspec.report.results import table
+from attnspec.report.results import table, table_of_outcomes
 from attnspec.report.run import open_run
 from attnspec.report.summary import figure
 from attnspec.report.whole_rounds import samples_by_case, whole_packs
@@ -115,23 +115,8 @@ def told_apart(folder: str) -> str:
 
 
 def statuses(folder: str) -> str:
-    """How the cases of every implementation ended, and the first reason of each that was neither ok nor skipped."""
-    counts: dict[str, dict[str, int]] = {}
-    why: dict[tuple[str, str], str] = {}
-    for label, row in _rows(folder):
-        held = counts.setdefault(label, {})
-        held[row["status"]] = held.get(row["status"], 0) + 1
-        if row["status"] not in ("ok", "skipped"):
-            why.setdefault((label, row["status"]), (row["reason"] or "").strip().partition("\n")[0])
-    lines = [
-        (
-            label,
-            ", ".join(f"{count} {status}" for status, count in counts[label].items()),
-            "; ".join(f"{status}: {why[label, status]}" for status in counts[label] if (label, status) in why),
-        )
-        for label in ordered(counts)
-    ]
-    return table(("implementation", "cases", "why"), lines)
+    """How the cases of every implementation ended, and why those that were neither ok nor skipped."""
+    return table_of_outcomes(_rows(folder))
 
 
 def _over_places(head: str, folder: str, found: Mapping[str, Mapping[tuple[str, str], str]]) -> str:

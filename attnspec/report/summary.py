@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnspec.drawing.cases import by_picture, rank_word
-from attnspec.drawing.look import PASS_TITLES, STATUS_MARKS, Row, implementation, labelled, mask_title
+from attnspec.drawing.look import PASS_TITLES, STATUS_MARKS, Row, labelled, mask_title
 from attnspec.drawing.palette import ordered
 from attnspec.report.standings import meets
 from attnspec.units import format_count
@@ -26,11 +26,11 @@ def summary_tables(cells: pa.Table, *, width: int = 160, ranked: bool = True) ->
     ranked: the highest of a column and length is starred, what cannot be told apart from it (the intervals meet) has a
     ~. Marks stand for statuses other than ok.
     """
-    groups: dict[_Key, list[Row]] = {}
+    groups: dict[_Key, list[tuple[str, Row]]] = {}
     held = cells.to_pylist()
     rank = rank_word(held)
-    for row in held:
-        groups.setdefault((row["level"], row["mask"], row["mask_params"], row["pass"]), []).append(row)
+    for label, row in labelled(held):
+        groups.setdefault((row["level"], row["mask"], row["mask_params"], row["pass"]), []).append((label, row))
     for (level, mask, mask_params, pass_), rows in groups.items():
         by_rank = level == "distributed"
         unit = f"TFLOP/s per {rank}, over cp_size" if by_rank else "TFLOP/s, over seqlen"
@@ -39,10 +39,11 @@ def summary_tables(cells: pa.Table, *, width: int = 160, ranked: bool = True) ->
         yield Group(Text(title, style="bold"), *_tables(rows, over, metric, width, ranked=ranked))
 
 
-def _tables(rows: Sequence[Row], over: str, metric: str, width: int, *, ranked: bool) -> Iterator[Table]:
+def _tables(cases: Sequence[tuple[str, Row]], over: str, metric: str, width: int, *, ranked: bool) -> Iterator[Table]:
+    rows = [row for _, row in cases]
     columns = sorted({row[over] for row in rows})
     held = {}
-    for label, row in labelled(rows):
+    for label, row in cases:
         sizes = f", {format_count(row['seqlen_per_rank'])}/rank" if row["level"] == "distributed" else ""
         held[label + sizes, row[over]] = row
     labels = ordered(label for label, _ in held)
@@ -119,11 +120,11 @@ def winners(rows: Iterable[Row]) -> list[str]:
     >>> winners([fa3, {**fa3, "kernel": "sdpa", "tflops": 1.8, "tflops_ci_high": 1.9}])
     ['fastest, of 1 comparison: fa3 or sdpa 1']
     """
-    groups: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
+    groups: dict[tuple[Any, ...], list[tuple[str, Row]]] = {}
+    for label, row in labelled(list(rows)):
         if row["status"] == "ok" and row["tflops"] is not None:
-            groups.setdefault(tuple(row[name] for name in _COMPARABLE), []).append(row)
-    contests = [held for held in groups.values() if len({implementation(row) for row in held}) > 1]
+            groups.setdefault(tuple(row[name] for name in _COMPARABLE), []).append((label, row))
+    contests = [held for held in groups.values() if len(held) > 1]
     counts = Counter(map(_foremost, contests))
     if not counts:
         return []
@@ -135,10 +136,10 @@ def winners(rows: Iterable[Row]) -> list[str]:
     return [f"fastest, of {len(contests)} comparison{'' if len(contests) == 1 else 's'}: {told}"]
 
 
-def _foremost(rows: Sequence[Row]) -> frozenset[str]:
+def _foremost(contest: Sequence[tuple[str, Row]]) -> frozenset[str]:
     """The implementation with the highest throughput, and those that cannot be told apart from it."""
-    best = max(rows, key=lambda row: float(row["tflops"]))
-    return frozenset(implementation(row) for row in rows if row is best or meets(row, best))
+    best = max((row for _, row in contest), key=lambda row: float(row["tflops"]))
+    return frozenset(label for label, row in contest if row is best or meets(row, best))
 
 
 _MOST_TIES = 4
@@ -193,7 +194,7 @@ def rehearsal_line(rows: Sequence[Row]) -> str:
     >>> rehearsal_line([ran])
     'rehearsed 1 of 1 case'
     """
-    left = Counter(implementation(row) for row in rows if row["status"] in ("unsupported", "skipped"))
+    left = Counter(label for label, row in labelled(rows) if row["status"] in ("unsupported", "skipped"))
     line = f"rehearsed {len(rows) - left.total()} of {len(rows)} {'case' if len(rows) == 1 else 'cases'}"
     told = ", ".join(f"{who} {count}" for who, count in left.most_common())
     return f"{line}; not proved by this rehearsal: {told}" if told else line
@@ -211,9 +212,9 @@ def first_line(reason: str | None) -> str:
 def reasons(rows: Iterable[Row], limit: int = 12) -> list[str]:
     """One line per distinct reason among the cases that are not ok, most frequent first."""
     counts: Counter[tuple[str, str, str]] = Counter()
-    for row in rows:
+    for label, row in labelled(list(rows)):
         if row["status"] not in ("ok", "skipped"):
-            counts[implementation(row), f"{row['status']} ({row['reason_code']})", first_line(row["reason"])] += 1
+            counts[label, f"{row['status']} ({row['reason_code']})", first_line(row["reason"])] += 1
     lines = [f"{who}: {what}, {count} x: {why}" for (who, what, why), count in counts.most_common(limit)]
     left = len(counts) - len(lines)
     return [*lines, f"... and {left} more reasons, in cells.parquet"] if left > 0 else lines

@@ -121,7 +121,7 @@ def test_the_overview_stands_without_scripts(
         "126\ncases ok",
         "sdpa cudnn is fastest at both sizes",
         "takes no mask",
-        "clock was throttled",
+        "SM clock moved",
         "Scripts are off",
     ):
         assert words in text

@@ -122,6 +122,21 @@ def test_a_case_that_is_not_ok_any_more_is_a_regression(new: Path) -> None:
     assert headline(back) == "94 cases measured in both: 94 same, 1 ok now"
 
 
+def test_two_cases_with_one_name_have_two_titles(new: Path) -> None:
+    rows = pq.read_table(RECORDED / "cells.parquet").to_pylist()
+    first = next(row for row in rows if row["kernel"] == "sdpa")
+    same = ("mask", "mask_params", "pass", "seqlen")
+    other = next(
+        row for row in rows if row["case_id"] != first["case_id"] and all(row[name] == first[name] for name in same)
+    )
+    names = ("kernel", "backend", "provider", "kernel_params")
+    change(new, other["case_id"], **{name: first.get(name) for name in names})
+    titles = {pair.case_id: pair.title for pair in compare_runs(new, new).pairs}
+    pair = sorted(titles[row["case_id"]] for row in (first, other))
+    assert "(1 of 2), " in pair[0] and "(2 of 2), " in pair[1]
+    assert len(set(titles.values())) == len(titles)
+
+
 @pytest.mark.parametrize(
     ("column", "value"), [("mask_params", '{"window":7}'), ("head_dim", 32), ("num_packs", 9), ("mask_area", 5)]
 )

@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from report_cells import cases, cell
+from report_cells import cases, cell, table
 
 from attnspec.drawing import saving
 from attnspec.drawing.cases import Cases, cases_of
@@ -214,6 +214,57 @@ def test_degrees_tell_cases_of_one_workload_apart_only():
     ]
 
 
+@pytest.mark.parametrize(
+    ("others", "labels"),
+    [
+        ([{}], ["sdpa flash (1 of 2)", "sdpa flash (2 of 2)"]),
+        ([{}, {}], ["sdpa flash (1 of 3)", "sdpa flash (2 of 3)", "sdpa flash (3 of 3)"]),
+        ([{"kernel_params": '{"block":2}'}], ["sdpa flash", "sdpa flash (block 2)"]),
+        (
+            [{"provider": "other"}, {}],
+            ["sdpa flash (torch, 1 of 2)", "sdpa flash (other)", "sdpa flash (torch, 2 of 2)"],
+        ),
+        ([{"status": "unsupported", "backend": None, "device": None}], ["sdpa flash", "sdpa"]),
+        ([{"status": "unsupported", "device": None}], ["sdpa flash (1 of 2)", "sdpa flash (2 of 2)"]),
+        ([{"seqlen": 2048, "status": "skipped", "backend": None}], ["sdpa flash", "sdpa flash"]),
+    ],
+    ids=["twice", "three times", "parameters", "providers", "no backend", "no device", "other workload"],
+)
+def test_cases_of_one_workload_never_share_a_label(others, labels):
+    held = [
+        cell("sdpa", case_id=str(index), **{"backend": "flash", "kernel_params": "{}", **one})
+        for index, one in enumerate([{}, *others])
+    ]
+    rows = table(*held).to_pylist()
+    assert [label for label, _ in labelled(rows)] == labels
+    assert [row["label"] for row in cases(*held).measured] == labels
+
+
+def test_the_first_of_the_spec_is_the_first_at_every_length_and_in_every_run():
+    held = [
+        cell("sdpa", size, case_id=f"{name} {size}", backend="flash") for size in (1024, 2048) for name in ("b", "a")
+    ]
+    rows = cases(*held).measured
+    assert [(row["case_id"], row["label"]) for row in rows] == [
+        (f"{name} {size}", f"sdpa flash ({place} of 2)")
+        for size in (1024, 2048)
+        for place, name in ((1, "b"), (2, "a"))
+    ]
+    assert [row["label"] for row in two_runs(held[:2], held[:2]).measured] == [
+        f"sdpa flash ({run}, {place} of 2)" for run in ("before", "after") for place in (1, 2)
+    ]
+
+
+def test_every_bar_of_two_cases_with_one_name_is_drawn(tmp_path):
+    held = [cell("sdpa", case_id=name, backend="flash", tflops=speed) for name, speed in (("b", 100.0), ("a", 80.0))]
+    (drawing,) = drawings(cases(*held))
+    bars = [one for axes in drawing.draw().axes for one in axes.patches if one.get_height()]
+    assert sorted(round(bar.get_height()) for bar in bars) == [80, 100]
+    assert len({(bar.get_facecolor(), bar.get_hatch()) for bar in bars}) == 2
+    text = svg_text(drawing, tmp_path)
+    assert "sdpa flash (1 of 2)" in text and "sdpa flash (2 of 2)" in text
+
+
 def test_what_was_predicted_says_so():
     assert [row["label"] for row in cases(cell(source="predicted"), cell("fa3")).measured] == [
         "sdpa (predicted)",
@@ -222,8 +273,6 @@ def test_what_was_predicted_says_so():
 
 
 def two_runs(one: list, other: list) -> Cases:
-    from report_cells import table
-
     return cases_of([("before", table(*one)), ("after", table(*other))])
 
 

@@ -97,14 +97,34 @@ def test_absences_are_counted_by_reason():
     ]
 
 
-def test_wide_intervals_and_throttled_clocks_are_doubted():
+def clocked(*given):
+    """Rows of cells and of how much their clocks moved."""
+    spreads = {("run", row.case_id): share for row, share in given if share is not None}
+    return cases(*(row for row, _ in given), clock_spreads=spreads).measured
+
+
+def test_wide_intervals_and_clocks_that_moved_are_doubted():
     wide = cell("fa2", time_ms_median=1.0, time_ms_ci_low=0.9, time_ms_ci_high=1.1)
-    held = cases(wide, cell("fa3", throttled=True), cell("sdpa"), cell("flex", status="oom", throttled=True)).measured
+    held = clocked(
+        (wide, 0.01), (cell("fa3"), 0.07), (cell("fa4"), 0.05), (cell("flex", status="oom"), 0.2), (cell("ffa"), None)
+    )
     assert [(row["kernel"], why) for row, why in shaky(held)] == [
         ("fa2", "interval is 20% of the median wide"),
-        ("fa3", "clock was throttled"),
+        ("fa3", "SM clock moved by 7%"),
     ]
-    assert doubts(held[2]) == doubts(held[3]) == []
+
+
+def test_a_chip_at_its_power_limit_is_no_doubt():
+    held = clocked((cell("fa2", throttled=True, sm_clock_mhz=1500.0), 0.02), (cell("fa3", throttled=True), None))
+    assert shaky(held) == []
+
+
+def test_cases_whose_clock_alone_moved_are_one_line():
+    wide = cell("ffa", time_ms_median=1.0, time_ms_ci_low=0.9, time_ms_ci_high=1.1)
+    text = overview(clocked((cell("fa2"), 0.06), (cell("fa3"), 0.12), (wide, 0.3), (cell("fa4"), 0.01)))
+    assert "<li>2 cases whose SM clock moved, by up to 12%, and nothing else.</li>" in text
+    assert "interval is 20% of the median wide, SM clock moved by 30%" in text
+    assert "<b>3</b><span>to read with care</span>" in text and "fa2</b>, causal" not in text
 
 
 def test_a_case_whose_profile_shows_nothing_is_read_with_care():
@@ -133,6 +153,14 @@ def test_a_case_without_an_interval_is_told_apart_from_none(without):
     (place,) = standings(cases(*rows).measured)
     assert place.tied and place.rival["kernel"] == other
     assert verdicts(cases(*rows).measured)[0].text == f"fa3 and {other} are too close to call at 1K."
+
+
+def test_two_cases_with_one_name_are_two_implementations():
+    rows = [cell("sdpa", case_id=name, backend="flash", tflops=speed) for name, speed in (("b", 100.0), ("a", 50.0))]
+    assert said(*rows) == "sdpa flash (1 of 2) is fastest at 1K, 2.0 times as fast as sdpa flash (2 of 2)."
+    tied = [rows[0], replace(rows[1], tflops=99.0, tflops_ci_high=100.0)]
+    assert said(*tied) == "sdpa flash (1 of 2) and sdpa flash (2 of 2) are too close to call at 1K."
+    assert "<b>2</b><span>implementations</span>" in overview(cases(*rows).measured)
 
 
 def beside(*rows):

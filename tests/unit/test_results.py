@@ -65,6 +65,32 @@ def test_the_fastest_of_every_mask_pass_and_length(folder):
     ]
 
 
+def test_the_host_decides_short_lengths_where_its_launch_takes_longer(folder):
+    def timed(kernel, seqlen, device_ms, host_ms, **more):
+        return cell(kernel, seqlen, 100 / device_ms, time_ms_median=device_ms, host_ms=host_ms, **more)
+
+    rows = [
+        *(timed("fa3", 1024, 0.0616, 0.1657), timed("fa4", 1024, 0.0662, 0.0739), timed("flex", 1024, 0.07, 0.08)),
+        *(timed("fa3", 2048, 0.2, 0.1657), timed("fa4", 2048, 0.21, 0.07)),  # the host keeps up
+        *(timed("fa3", 2048, 0.2, 0.25, pass_="bwd"), timed("fa4", 2048, 0.25, 0.1, pass_="bwd")),  # as long
+        *(timed("fa3", 1024, 0.1, None, pass_="bwd"), timed("fa4", 1024, 0.2, 0.1, pass_="bwd")),
+        *(timed("fa3", 4096, 0.1, 0.5), timed("fa4", 4096, 0.2, 0.1)),
+    ]
+    assert results.host_made_winners(folder(rows)).splitlines() == [
+        "In 1 of 4 workloads another is first by the longer of the two:",
+        "",
+        "| mask, pass | seqlen | first by device time: device, host, ms | first by the longer: device, host, ms |",
+        "| --- | --- | --- | --- |",
+        "| full, fwd | 1K | fa3 0.0616, 0.166 | fa4 0.0662, 0.0739 |",
+    ]
+
+
+def test_no_other_winner_by_the_host_is_one_line(folder):
+    assert results.host_made_winners(folder([cell(seqlen=1024, host_ms=0.1)])) == (
+        "In 0 of 1 workloads another is first by the longer of the two.\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("more", "shown"),
     [((), "fa3 100 ~ fa4"), ((("fa2", 98.5, 97.0, 101.0), ("flex", 98.4, 97.0, 101.0)), "fa3 100 ~ fa4, fa2, 1 more")],
@@ -215,6 +241,33 @@ def test_outcomes_tell_why_in_one_line(folder):
     assert results.outcomes(folder(rows)).splitlines()[2:] == [
         "| ffa | 1 skipped |  |",
         "| fa3 | 1 ok, 1 oom | oom: no \\| room |",
+    ]
+
+
+TORCH_OOM = (
+    "OutOfMemoryError: CUDA out of memory. Tried to allocate {}. GPU 0 has a total capacity of 139.80 GiB of which "
+    "{} GiB is free. See documentation"
+)
+
+
+def test_every_kind_of_reason_is_told_once_with_its_count(folder):
+    asked = [("16.00 GiB", 6.5), ("256.00 GiB", 127), ("256.00 GiB", 128), ("1024.00 GiB", 105), ("512.00 MiB", 0.1)]
+    rows = [
+        *(cell(seqlen=size, status="oom", reason=TORCH_OOM.format(*one)) for size, one in enumerate(asked, 1)),
+        cell(seqlen=6, status="oom", reason="ValueError: the workspace has no room\nmore"),
+        *(cell(seqlen=size, status="unsupported", reason="takes no mask\nof this kind") for size in (7, 8)),
+    ]
+    why = (
+        "oom: OutOfMemoryError: CUDA out of memory. Tried to allocate 256 GiB (2 x), 16 GiB (1 x), 1024 GiB (1 x), "
+        "512 MiB (1 x); ValueError: the workspace has no room (1 x); unsupported: takes no mask"
+    )
+    assert results.outcomes(folder(rows)).splitlines()[2:] == [f"| fa3 | 6 oom, 2 unsupported | {why} |"]
+
+
+def test_one_allocation_is_told_with_its_size(folder):
+    rows = [cell(status="oom", reason=TORCH_OOM.format("2.25 GiB", 1))]
+    assert results.outcomes(folder(rows)).splitlines()[2:] == [
+        "| fa3 | 1 oom | oom: OutOfMemoryError: CUDA out of memory. Tried to allocate 2.25 GiB |"
     ]
 
 

@@ -49,6 +49,22 @@ def test_measured_over_published_for_one_number_of_gpus(tmp_path):
     assert strategy_results.beside_published(str(tmp_path), "4") == "Not measured.\n"
 
 
+def test_outcomes_tell_every_kind_of_reason_once(tmp_path):
+    asked = "CUDA out of memory. Tried to allocate {}.00 GiB. GPU 0 has {} GiB free."
+    cells = [
+        cell("usp", 500.0),
+        *(
+            cell("usp", None, status="oom", reason=asked.format(*sizes), seqlen=seqlen)
+            for seqlen, sizes in enumerate([(4, 1), (4, 2), (8, 3)], 1)
+        ),
+        cell("ulysses", None, status="skipped", reason="not run"),
+    ]
+    assert lines_of(strategy_results.statuses(written(tmp_path, cells, []))) == [
+        ["ulysses (fa3)", "1 skipped", ""],
+        ["usp (fa3)", "3 oom, 1 ok", "oom: CUDA out of memory. Tried to allocate 4 GiB (2 x), 8 GiB (1 x)"],
+    ]
+
+
 def timed(strategy, ms, mesh=None, **more):
     asked = {"kernel": "fa2", "provider": "flash-attn", "mesh": mesh, "cp_size": 2}
     return cell(strategy, 100.0 / ms, time_ms_median=ms, **{**asked, **more})

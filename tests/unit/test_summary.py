@@ -60,6 +60,18 @@ def test_without_a_ranking_every_figure_stands_without_a_mark() -> None:
     assert sorted(rows) == [["fa2", "X"], ["flex", "1.50"], ["sdpa", "1.50"]]
 
 
+def test_two_cases_with_one_name_are_two_lines() -> None:
+    held = [cell("sdpa", 1024, speed, backend="flash") for speed in (1.0, 2.0)]
+    cells = to_table(Cell, [replace(one, case_id=str(index)) for index, one in enumerate(held)])
+    assert [line.strip("│ ").split("│") for line in shown(cells) if line.startswith("│")] == [
+        ["sdpa flash (1 of 2) ", "  1.00"],
+        ["sdpa flash (2 of 2) ", " 2.00*"],
+    ]
+    assert winners(cells.to_pylist()) == ["fastest, of 1 comparison: sdpa flash (2 of 2) 1"]
+    failed = [row | {"status": "oom", "reason": "no room"} for row in cells.to_pylist()]
+    assert reasons(failed) == [f"sdpa flash ({place} of 2): oom (None), 1 x: no room" for place in (1, 2)]
+
+
 def test_a_case_that_never_ran_stands_in_the_line_of_its_kernel() -> None:
     cells = to_table(Cell, [cell("sdpa", 1024, 1.0, backend="flash"), cell("sdpa", 2048, status="skipped")])
     rows = [line.split() for line in shown(cells) if line.startswith("│")]

@@ -4,9 +4,9 @@ const DETAILS = [
   ["Speed", ["tflops_per_gpu", "tflops", "tflops_ci_low", "tflops_ci_high", "efficiency", "time_ms_median", "time_ms_p20", "time_ms_p80", "time_ms_ci_low", "time_ms_ci_high", "host_ms", "num_samples"]],
   ["Work", ["device", "run", "level", "shape", "seqlen", "cp_size", "seqlen_per_rank", "num_packs", "mask_area", "density", "flops", "padding_tokens", "mesh", "env"]],
   ["Set-up, memory and exchange", ["lower_s", "compile_s", "verify_s", "setup_s", "peak_memory_bytes", "comm_bytes", "load_imbalance", "exposed_comm_ms"]],
-  ["Trust", ["verified_error", "verified_bound", "sm_clock_mhz", "throttled", "provider", "provider_version", "kernel_names", "source", "image_digest", "case_id", "result_key"]],
+  ["Trust", ["verified_error", "verified_bound", "sm_clock_mhz", "clock_spread", "throttled", "provider", "provider_version", "kernel_names", "source", "image_digest", "case_id", "result_key"]],
 ];
-const DETAIL_TEXT = { efficiency: (one) => percent(one, 1), density: (one) => percent(one, 2), peak_memory_bytes: bytes, comm_bytes: bytes };
+const DETAIL_TEXT = { efficiency: (one) => percent(one, 1), density: (one) => percent(one, 2), clock_spread: (one) => percent(one, 1), peak_memory_bytes: bytes, comm_bytes: bytes };
 function detailText(name, row) {
   const held = value(name, row);
   if (held === null) return "";

@@ -3,7 +3,7 @@ const PAGE_ROWS = 100;
 const COLUMN_SETS = {
   speed: ["label", "mask", "pass", "size", "status", "tflops_per_gpu", "interval", "efficiency", "time_ms_median", "num_samples"],
   cost: ["label", "mask", "pass", "size", "status", "time_ms_median", "lower_s", "compile_s", "verify_s", "setup_s", "host_ms", "peak_memory_bytes"],
-  trust: ["label", "mask", "pass", "size", "status", "verified", "num_samples", "width", "sm_clock_mhz", "throttled", "provider", "kernel_names"],
+  trust: ["label", "mask", "pass", "size", "status", "verified", "num_samples", "width", "sm_clock_mhz", "clock_spread", "throttled", "provider", "kernel_names"],
   ranks: ["label", "mask", "pass", "size", "status", "tflops_per_gpu", "load_imbalance", "exposed_comm_ms", "comm_bytes", "padding_tokens", "mesh", "env"],
 };
 const plainColumn = (name, title, show = (text) => text ?? "") => ({ title, get: (row) => value(name, row), show });
@@ -17,7 +17,7 @@ const COLUMNS = {
   verified: { title: "error / bound", number: true, get: (row) => (value("verified_error", row) === null ? null : value("verified_error", row) / value("verified_bound", row)), show: (_, row) => (value("verified_error", row) === null ? "" : `${digits(value("verified_error", row), 3)} / ${digits(value("verified_bound", row), 3)}`) },
   time_ms_median: numberColumn("time_ms_median", "time (ms)"), num_samples: numberColumn("num_samples", "samples"), lower_s: numberColumn("lower_s", "lower (s)"), compile_s: numberColumn("compile_s", "compile (s)"),
   verify_s: numberColumn("verify_s", "verify (s)"), setup_s: numberColumn("setup_s", "set-up (s)"), host_ms: numberColumn("host_ms", "host (ms)"), peak_memory_bytes: numberColumn("peak_memory_bytes", "peak memory", bytes),
-  sm_clock_mhz: numberColumn("sm_clock_mhz", "SM clock (MHz)"), throttled: plainColumn("throttled", "throttled"), provider: { title: "provider", get: (row) => value("provider", row), show: (name, row) => [name, value("provider_version", row)].filter(Boolean).join(" ") },
+  sm_clock_mhz: numberColumn("sm_clock_mhz", "SM clock (MHz)"), clock_spread: numberColumn("clock_spread", "clock's spread", (share) => percent(share, 1)), throttled: plainColumn("throttled", "throttled"), provider: { title: "provider", get: (row) => value("provider", row), show: (name, row) => [name, value("provider_version", row)].filter(Boolean).join(" ") },
   kernel_names: { ...plainColumn("kernel_names", "device kernels", (text) => (text || "").split("\n")[0].slice(0, 80)), wide: true }, load_imbalance: numberColumn("load_imbalance", "imbalance"), exposed_comm_ms: numberColumn("exposed_comm_ms", "exposed (ms)"),
   comm_bytes: numberColumn("comm_bytes", "sent per rank", bytes), padding_tokens: numberColumn("padding_tokens", "padding (tokens)"), mesh: plainColumn("mesh", "mesh"), env: plainColumn("env", "environment"),
 };
