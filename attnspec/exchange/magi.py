@@ -113,5 +113,5 @@ def bind_magi(plan: Dispatched, rank: int, device: Device, *, needs_backward: bo
         packed=True,
         needs_backward=needs_backward,
         frees_graph=False,
-        expected_kernels=MAGI_FLASH_ATTENTION_4 if os.environ.get(MAGI_FA4, UNSET) == "1" else FLASH_ATTENTION_3,
+        expected_kernels=MAGI_FLASH_ATTENTION_4 if (os.environ.get(MAGI_FA4) or UNSET) == "1" else FLASH_ATTENTION_3,
     )

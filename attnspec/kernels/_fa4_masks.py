@@ -6,6 +6,8 @@ compiler reads the source of these functions, so their names for modules are glo
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -60,4 +62,14 @@ def band_mask(lower: int | None, upper: int | None) -> Callable[..., Any]:
 
     assert lower is not None or upper is not None
     made: Callable[..., Any] = to_upper if lower is None else from_lower if upper is None else between
+    base: Any = getattr(made, "__wrapped__", made)
+    base.__cute_hash__ = _hash(base, (lower, upper))
     return made
+
+
+def _hash(function: Callable[..., Any], bounds: tuple[int | None, int | None]) -> str:
+    """By which hash_callable of flash_attn.cute.utils knows a mask's compiled kernel.
+
+    Its own joins the bounds without a sign between them: -10 and 10 as -101 and 0.
+    """
+    return hashlib.sha256(f"{inspect.getsource(function)}{bounds}".encode()).hexdigest()

@@ -220,4 +220,4 @@ def changed_conditions(before: Mapping[str, Any], now: Mapping[str, Any]) -> lis
 def newest_environment(journal: Journal, job_id: str) -> Mapping[str, Any] | None:
     """What the last worker of a job found."""
     notes = [note for note in journal.notes if note.kind == "environment" and note.writer.startswith(job_id)]
-    return max(notes, key=lambda one: one.created_ns).data if notes else None
+    return max(notes, key=lambda one: (one.attempt, one.created_ns)).data if notes else None

@@ -121,7 +121,7 @@ def facts_of_workers(journal: Journal) -> dict[str, Any]:
     sent: dict[str, dict[int, Mapping[str, Any]]] = {}
     measured = set(journal.timings["attempt"].unique().to_pylist())
     stand = standing_attempts(journal)
-    for note in sorted(journal.notes, key=lambda one: one.created_ns):
+    for note in sorted(journal.notes, key=lambda one: one.attempt):  # each writer's stay in the order of their writing
         attempt, data = f"{note.writer}-{note.attempt}", note.data
         if note.kind == "communication":
             sent.setdefault(data["case_id"], {})[data["pack"]] = data

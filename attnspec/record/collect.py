@@ -66,7 +66,7 @@ def standing(outcomes: Iterable[Outcome]) -> dict[str, Outcome]:
     whatever conditions. An outcome `skipped` says nothing about a case, so it stands only alone.
     """
     held: dict[str, list[Outcome]] = {}
-    for outcome in sorted(outcomes, key=lambda one: one.ended_ns):
+    for outcome in sorted(outcomes, key=lambda one: (one.attempt, one.ended_ns)):  # a clock may be set back in between
         held.setdefault(outcome.case_id, []).append(outcome)
     return {case_id: _standing(history) for case_id, history in held.items()}
 

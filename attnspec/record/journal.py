@@ -113,8 +113,8 @@ class JournalWriter:
 def read_journal(directory: str | Path) -> Journal:
     """Everything journaled in a folder, by every writer and attempt, in the order of the file names.
 
-    Files cut at any byte give their complete batches. A missing folder is an empty journal. Raises JournalError only
-    where the folder or a file may not be read.
+    Files cut at any byte give their complete batches, and notes that are no JSON any more are left out. A missing
+    folder is an empty journal. Raises JournalError only where the folder or a file may not be read.
     """
     folder = Path(directory)
     tables: dict[str, list[pa.Table]] = {stream: [] for stream in STREAMS}
@@ -125,6 +125,9 @@ def read_journal(directory: str | Path) -> Journal:
             stream = path.name.split(".")[-2]
             if stream in STREAMS:
                 table, complete = _read(path, arrow_schema(STREAMS[stream]))
+                if stream == "notes":
+                    sound = table.filter(pa.array(map(_is_json, table["json"].to_pylist()), pa.bool_()))
+                    table, complete = sound, complete and len(sound) == len(table)
                 tables[stream].append(table)
                 if not complete:
                     damaged.append(path.name)
@@ -139,6 +142,14 @@ def read_journal(directory: str | Path) -> Journal:
         notes=tuple(Note(**row) for row in notes.to_pylist()),
         damaged=tuple(damaged),
     )
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _write(handle: int, message: pa.Buffer) -> None:

@@ -67,7 +67,7 @@ def anchors(run: OpenedRun) -> dict[AnchorKey, Anchor]:
     series: dict[AnchorKey, dict[str, list[Pack]]] = {}
     for writer, told in _notes(run, "anchor_again"):
         match told:
-            case {"again_ns": [*again]}:  # every rank of an attempt notes the same
+            case {"again_ns": [*again]} if all(map(_are_rounds, again)):  # every rank of an attempt notes the same
                 held = series.setdefault(_key(told), {})
                 held[_attempt(writer)] = [_time(rounds) for rounds in again]
     ends: dict[AnchorKey, float] = {}
@@ -132,6 +132,12 @@ def _tells_plugins(run: OpenedRun) -> bool:
 
 def _key(told: Mapping[str, Any]) -> AnchorKey:
     return AnchorKey(told["case_id"], told["pack"], told.get("result_key"))
+
+
+def _are_rounds(told: object) -> bool:
+    return isinstance(told, list) and all(
+        isinstance(one, list) and all(type(time_ns) in (int, float) for time_ns in one) for one in told
+    )
 
 
 def _time(rounds: Sequence[Sequence[float]]) -> Pack:

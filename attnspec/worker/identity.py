@@ -38,12 +38,12 @@ def check_variables(request: JobRequest, implementation: Implementation, environ
     wanted = module.variables(implementation.kernel) if hasattr(module, "variables") else {}
     what = f"{implementation.strategy} over {implementation.kernel}"
     for name, value in wanted.items():
-        if request.env.get(name, UNSET) != value:
+        if (request.env.get(name) or UNSET) != value:
             raise UnsupportedError("backend", f'{what} needs env: {{{name}: "{value}"}}')
-        if environ.get(name, UNSET) != value:
+        if (environ.get(name) or UNSET) != value:
             raise UnsupportedError(
                 "backend",
-                f'the worker was started with {name}="{environ.get(name, UNSET)}", which neither case nor runner '
+                f'the worker was started with {name}="{environ.get(name) or UNSET}", which neither case nor runner '
                 f'names; unset it, or name what {what} needs, env: {{{name}: "{value}"}}',
             )
 

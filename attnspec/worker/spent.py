@@ -21,6 +21,8 @@ class Spent:
         self._since_s = now_s()
         self._seconds: dict[Activity, float] = {}
         self.timed_s = 0.0
+        self.under_way_s: Callable[[], float] = float
+        """Of what is being timed and not in `timed_s` yet."""
 
     def on(self, activity: Activity) -> None:
         """From now on the worker is at this.
@@ -39,4 +41,7 @@ class Spent:
     def facts(self) -> dict[str, float]:
         """For the record, until now."""
         self.on(self._activity)
-        return {**{str(name): seconds for name, seconds in self._seconds.items()}, "timed": self.timed_s}
+        return {
+            **{str(name): seconds for name, seconds in self._seconds.items()},
+            "timed": self.timed_s + self.under_way_s(),
+        }

@@ -163,7 +163,9 @@ class WorkloadRun:
             for case in unit.open_cases if unit.prepared is not None else ():
                 turns[case.case_id] = unit, case
                 timed.append(self._timed(unit, case, number, bench))
-        self.reporter.spent.on("measure")
+        spent = self.reporter.spent
+        spent.on("measure")
+        spent.under_way_s = lambda: sum(one.warm_s + one.spent_s for one in timed)
         try:
             interleave(
                 timed,
@@ -176,7 +178,8 @@ class WorkloadRun:
                 agree=self.agreement.largest,
             )
         finally:
-            self.reporter.spent.timed_s += sum(one.warm_s + one.spent_s for one in timed)
+            spent.timed_s += spent.under_way_s()
+            spent.under_way_s = float
         for one in timed:
             case = turns[one.case_id][1]
             case.packs[number].setup_s += one.warm_s

@@ -1,6 +1,7 @@
 """Every adapter of an attention library against the definition, with stand-ins that compute what they are called with."""
 
 import dataclasses
+import importlib
 import re
 import sys
 from types import ModuleType
@@ -262,6 +263,14 @@ def test_a_forward_alone_still_gives_lse(adapter):
     bound = adapter.bind(mask, needs_backward=False)
     _, lse = bound.canonical_out(bound.forward(bound.load(q, k, v)))
     assert relative_error(lse, truth(mask, q, k, v, dout).lse) <= ERROR
+
+
+@pytest.mark.parametrize("adapter", ["fa4 block_sparse"], indirect=True)
+def test_every_band_of_fa4_has_a_compiled_kernel_of_its_own(adapter):
+    adapter.bind(example("causal", [9]))
+    band_mask = importlib.import_module("attnspec.kernels._fa4_masks").band_mask
+    bounds = [(-10, 10), (-101, 0), (-1, 10), (-11, 0), (None, 0), (0, None), (-10, None), (None, 10)]
+    assert len({band_mask(*one).__cute_hash__ for one in bounds}) == len(bounds)
 
 
 @pytest.mark.parametrize("adapter", ["fa4 block_sparse"], indirect=True)

@@ -460,9 +460,12 @@ def test_wall_time_is_noted_by_activity(tmp_path):
 def test_wall_time_is_noted_on_the_way_for_who_is_killed(tmp_path, monkeypatch):
     monkeypatch.setattr("attnspec.worker.reporter.SPENT_NOTED_EVERY_S", 0.0)
     ran = Ran(tmp_path, request(tmp_path, workload(tmp_path, [case("reference", name="one")])))
-    measured_s = [note.data.get("measure", 0.0) for note in ran.journal.notes if note.kind == "spent"]
+    noted = [note.data for note in ran.journal.notes if note.kind == "spent"]
+    measured_s = [one.get("measure", 0.0) for one in noted]
     assert len(measured_s) > 2
     assert measured_s == sorted(measured_s)
+    under_way = [one for one in noted if one.get("measure")]  # of what was measured, all but little was timed
+    assert all(0 < one["timed"] <= one["measure"] for one in under_way[1:])
 
 
 def test_environment_is_noted_and_said(tmp_path):

@@ -152,3 +152,14 @@ def test_a_result_key_covers_conditions_and_nothing_else() -> None:
     }
     others = {result_key(**{**base, name: value}) for name, value in changes.items()}
     assert len({key, *others}) == 7
+
+
+def test_a_note_that_is_no_json_any_more_is_left_out(tmp_path: Path) -> None:
+    with JournalWriter(tmp_path, "job-rank0", 1) as writer:
+        for number in range(3):
+            writer.append_note("environment", {"number": number})
+    (path,) = tmp_path.glob("*.notes.arrows")
+    path.write_bytes(path.read_bytes().replace(b'"number": 1', bytes(11)))
+    journal = read_journal(tmp_path)
+    assert [note.data["number"] for note in journal.notes] == [0, 2]
+    assert journal.damaged == (path.name,)

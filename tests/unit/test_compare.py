@@ -402,6 +402,10 @@ def test_an_anchor_that_ranks_noted_alike_counts_once(base: Path, new: Path) -> 
     series["job-rank0-2"] = {**series["job-rank0-1"], "again_ns": [[[9e4], [9e4]]]}
     path.write_text(json.dumps(held))
     assert compare_runs(base, new).drift.dof == once.dof + 1
+    for damaged in ([[None, [9e4]]], [[[{"a": None}], [9e4]]], [None], [[["1"]]]):
+        series["job-rank0-2"] = {**series["job-rank0-1"], "again_ns": damaged}
+        path.write_text(json.dumps(held))
+        assert compare_runs(base, new).drift == once
 
 
 def test_a_run_without_anchors_says_so(base: Path, new: Path) -> None:

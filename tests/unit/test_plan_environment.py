@@ -108,8 +108,8 @@ def test_variables_are_said_for_every_kernel_that_a_strategy_runs():
 
 @pytest.mark.parametrize("name", ["magi_attn_native", "magi_attn_a2av"])
 @pytest.mark.parametrize("kernel", ["ffa", "ffa_fa4"])
-@pytest.mark.parametrize("fa4", [None, "0", "1"])
-@pytest.mark.parametrize("collectives", [None, "0", "1"])
+@pytest.mark.parametrize("fa4", [None, "", "0", "1"])
+@pytest.mark.parametrize("collectives", [None, "", "0", "1"])
 def test_planning_and_worker_want_the_same(name, kernel, fa4, collectives):
     env = {variable: value for variable, value in {FA4: fa4, NATIVE: collectives}.items() if value is not None}
     asked = JobRequest(

@@ -221,6 +221,12 @@ def test_newer_conditions_replace_older_ones() -> None:
     assert timings["elapsed_ns"].to_pylist() == [3_000_000]
 
 
+def test_a_later_attempt_is_newer_though_the_clock_was_set_back() -> None:
+    held = [outcome(key="old", ended_ns=9), replace(outcome(key="new", ended_ns=1), attempt=2)]
+    cells, _ = cells_from([planned()], journal(held, [*samples([1.0], key="old"), *samples([3.0], key="new")]))
+    assert only_row(cells)["result_key"] == "new"
+
+
 def test_a_death_under_unknown_conditions_does_not_hide_an_ok_record() -> None:
     held = [outcome(key="old", ended_ns=1), outcome(key=None, status="crashed", reason_code="exit", ended_ns=2)]
     assert only_row(cells_from([planned()], journal(held, samples([1.0], key="old")))[0])["status"] == "ok"
