@@ -1,4 +1,4 @@
-"""Why cases of one implementation did not end ok, in one field of a table. Pure."""
+"""Why cases of one implementation did not end ok, each kind of reason once. Pure."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def reasons_told(reasons: Iterable[str | None]) -> str:
     """
     kinds: dict[str, Counter[str]] = {}
     for reason in reasons:
-        what, size = _kind(reason)
+        what, size = kind_of(reason)
         kinds.setdefault(what, Counter())[size] += 1
     several = sum(map(len, kinds.values())) > 1
     order = sorted(kinds.items(), key=lambda item: -item[1].total())
     return "; ".join(f"{what} {_sizes(sizes, several)}".rstrip() for what, sizes in order)
 
 
-def _kind(reason: str | None) -> tuple[str, str]:
+def kind_of(reason: str | None) -> tuple[str, str]:
     """What happened, and the size that was asked for where it is an allocation."""
     first = (reason or "").strip().partition("\n")[0]
     found = _ALLOCATION.match(first)

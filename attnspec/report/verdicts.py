@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from attnspec.drawing.cases import by_picture, plain
 from attnspec.drawing.look import PASS_TITLES, Row, mask_title
 from attnspec.drawing.palette import ordered
+from attnspec.report.reasons import kind_of, reasons_told
 from attnspec.report.standings import Standing, doubts, standings, width_share
 from attnspec.units import format_count
 
@@ -65,9 +66,12 @@ def _text(places: Sequence[Standing]) -> tuple[str, tuple[str, ...]]:
         if len(held) < len(places) or len(held) == 1:
             where = f" at {_sizes(held, len(places))}"
         parts.append(f"{label} is fastest{where}, {_leads(held)}")
+    ties: dict[tuple[str, str], list[Standing]] = {}
     for place in spans.get("", []):
         first, second = place.ranked[0], place.rival or place.ranked[1]
-        parts.append(f"{first['label']} and {second['label']} are too close to call at {_size(place.rows[0])}")
+        ties.setdefault((first["label"], second["label"]), []).append(place)
+    for (first_label, second_label), held in ties.items():
+        parts.append(f"{first_label} and {second_label} are too close to call at {_sizes(held, len(places))}")
     for label in ordered(place.ranked[0]["label"] for place in alone):
         held = [place for place in alone if place.ranked[0]["label"] == label]
         parts.append(f"only {label} is ok at {_sizes(held, len(places))}")
@@ -121,7 +125,7 @@ def _why(rows: Iterable[Row]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Absence:
-    """Why some cases of one implementation did not end ok. reason: the library's words, first line."""
+    """Why some cases of one implementation did not end ok. reason: the library's words, as `reasons_told` has them."""
 
     label: str
     status: str
@@ -131,15 +135,16 @@ class Absence:
 
 
 def absences(rows: Iterable[Row]) -> list[Absence]:
-    """One per implementation, status and reason, most frequent first; cases that were left out are not among them."""
-    counts: Counter[tuple[str, str, str, str]] = Counter()
+    """One per implementation, status and kind of reason, most frequent first; cases left out are not among them."""
+    told: dict[tuple[str, str, str, str], list[str]] = {}
     for row in rows:
         if row["status"] not in ("ok", "skipped"):
             first = plain((row["reason"] or "").strip().partition("\n")[0])
-            counts[row["label"], row["status"], row["reason_code"] or "", first] += 1
+            what = kind_of(first)[0] if first else ""
+            told.setdefault((row["label"], row["status"], row["reason_code"] or "", what), []).append(first)
     return [
-        Absence(label=label, status=status, code=code, reason=reason, count=count)
-        for (label, status, code, reason), count in counts.most_common()
+        Absence(label=label, status=status, code=code, reason=reasons_told(held) if what else "", count=len(held))
+        for (label, status, code, what), held in sorted(told.items(), key=lambda item: -len(item[1]))
     ]
 
 

@@ -53,6 +53,8 @@ def test_different_winners_by_size():
 def test_intervals_that_meet_are_no_victory():
     assert said(*at(1024, fa3=101, fa2=100)) == "fa3 and fa2 are too close to call at 1K."
     assert said(*at(1024, fa3=102.1, fa2=100)) == "fa3 is fastest at 1K, 2% ahead of fa2."
+    tied = [*at(1024, fa3=101, fa2=100), *at(2048, fa3=101, flex=100), *at(4096, fa3=201, fa2=200)]
+    assert said(*tied) == ("fa3 and fa2 are too close to call at 1K and 4K; fa3 and flex are too close to call at 2K.")
 
 
 def test_who_is_alone_and_where_nothing_is_ok():
@@ -94,6 +96,11 @@ def test_absences_are_counted_by_reason():
     assert [(one.label, one.status, one.reason, one.count) for one in absences(cases(*rows).measured)] == [
         ("fa2", "unsupported", "why it is unsupported", 3),
         ("fa3", "oom", "first", 1),
+    ]
+    told = "CUDA out of memory. Tried to allocate {} GiB. GPU 0 has {} GiB free."
+    failed = [cell("sdpa", size, status="oom", reason=told.format(size, size + 7)) for size in (16, 64)]
+    assert [one.reason for one in absences(cases(*failed).measured)] == [
+        "CUDA out of memory. Tried to allocate 16 GiB (1 x), 64 GiB (1 x)"
     ]
 
 
