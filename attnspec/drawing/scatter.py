@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-_DODGE = 0.8
-"""Octaves that the labels of one tick share."""
+_FILLED = 0.8
+"""Share of a band that its labels stand in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Field:
     """One panel. x_text, y_text: how a value stands on its axis; with x_ticks, only these values have a tick.
 
     guides: horizontal lines with a text. diagonals: lines y = factor * x with a text, on logarithmic axes.
-    dodged: x holds the ticks alone, powers of two, and the labels of one tick stand side by side around it.
+    banded: x is one of x_ticks; each has a band of its own, as wide as the others, and labels stand side by side in it.
     """
 
     marks: Sequence[Mark]
@@ -53,7 +53,7 @@ class Field:
     guides: Sequence[tuple[float, str]] = ()
     diagonals: Sequence[tuple[float, str]] = ()
     joined: bool = False
-    dodged: bool = False
+    banded: bool = False
 
 
 def scatter(
@@ -82,17 +82,18 @@ def scatter(
 
 def _field(axes: Axes, field: Field, style: Mapping[str, Look]) -> None:
     _scales(axes, field)
-    axes.grid(axis="x", color=RULE, linewidth=0.4)
-    octaves = _DODGE if len({mark.x for mark in field.marks}) == 1 else _DODGE / 2
+    if not field.banded:
+        axes.grid(axis="x", color=RULE, linewidth=0.4)
     for index, (label, look) in enumerate(style.items()):
-        aside = 2 ** (octaves * ((index + 0.5) / len(style) - 0.5)) if field.dodged else 1.0
+        aside = _FILLED * ((index + 0.5) / len(style) - 0.5)
         marks = sorted((mark for mark in field.marks if mark.label == label), key=lambda mark: mark.x)
         if not marks:
             continue
-        xs, ys = [mark.x * aside for mark in marks], [mark.y for mark in marks]
+        xs = [field.x_ticks.index(mark.x) + aside if field.banded else mark.x for mark in marks]
+        ys = [mark.y for mark in marks]
         if field.joined:
             axes.plot(xs, ys, color=look.colour, linewidth=1.0, zorder=2)
-        spread = [(mark.x * aside, mark.y, mark.low, mark.high) for mark in marks if mark.low is not None]
+        spread = [(x, mark.y, mark.low, mark.high) for x, mark in zip(xs, marks, strict=True) if mark.low is not None]
         for x, y, low, high in spread:
             if low is not None and high is not None:
                 axes.errorbar(
@@ -130,7 +131,9 @@ def _frame(axes: Axes, field: Field) -> None:
     axes.set_ylabel(field.y_label, fontsize=7.5, color=INK)
     if field.title:
         axes.set_title(field.title, loc="left", fontsize=7.5, color=INK, pad=3)
-    if field.x_ticks:
+    if field.banded:
+        _bands(axes, field)
+    elif field.x_ticks:
         axes.set_xticks(list(field.x_ticks), [field.x_text(x) for x in field.x_ticks])
     else:
         axes.xaxis.set_major_formatter(lambda x, _: field.x_text(x))
@@ -138,9 +141,8 @@ def _frame(axes: Axes, field: Field) -> None:
     axes.minorticks_off()
     axes.margins(x=0.05, y=0.08)
     axes.autoscale_view()
-    if field.dodged and field.marks:
-        ends = [mark.x for mark in field.marks]
-        axes.set_xlim(min(ends) / 2**0.5, max(ends) * 2**0.5)
+    if field.banded:
+        axes.set_xlim(-0.5, len(field.x_ticks) - 0.5)
     if field.y_from is not None or field.y_to is not None:
         axes.set_ylim(field.y_from, field.y_to)
     for value, text in field.guides:
@@ -151,6 +153,13 @@ def _frame(axes: Axes, field: Field) -> None:
         )  # fmt: skip
     if field.diagonals:
         _diagonals(axes, field.diagonals)
+
+
+def _bands(axes: Axes, field: Field) -> None:
+    axes.set_xticks(range(len(field.x_ticks)), [field.x_text(x) for x in field.x_ticks])
+    axes.tick_params(axis="x", length=0)
+    for edge in range(1, len(field.x_ticks)):
+        axes.axvline(edge - 0.5, color=RULE, linewidth=0.8, zorder=1)
 
 
 def _diagonals(axes: Axes, diagonals: Sequence[tuple[float, str]]) -> None:

@@ -63,29 +63,27 @@ def _drawing(rows: Sequence[Row]) -> Drawing:
                 title="Load imbalance: largest over mean area of the ranks",
                 x_label=over,
                 y_label="imbalance",
-                x_scale="log2",
                 x_ticks=ranks,
                 guides=[(1, "balanced")],
                 y_from=0.95,
                 y_to=max(1.2, *(1.06 * mark.y for mark in imbalance)) if imbalance else 1.2,
                 joined=True,
-                dodged=True,
+                banded=True,
             ),
             Field(
                 marks=exposed,
                 title="Exposed communication: share of an iteration",
                 x_label=over,
                 y_label="share of the time",
-                x_scale="log2",
                 x_ticks=ranks,
                 y_text=lambda y: f"{y:.0%}",
                 y_from=0,
                 y_to=1.12 * max([0.02, *(mark.y for mark in exposed)]),
                 joined=True,
-                dodged=True,
+                banded=True,
             ),
         ]
-        side = "Strategies stand side by side around their cp_size."
+        side = "Strategies stand side by side in the band of their cp_size."
         notes = [
             f"{size}, {shape_text(first)}. {side} Exposed: elapsed less the slowest rank's compute measured alone."
         ]

@@ -87,6 +87,22 @@ class Shown:
             "[data-group]:not([hidden]) h3", "titles => titles.map(title => title.textContent)"
         )
 
+    def bands(self, title: str) -> dict[str, set[int]]:
+        """What stands below each band of a chart over numbers of GPUs, and the numbers of GPUs of the marks in it."""
+        card = self.page.locator("#spreads article", has=self.page.get_by_role("heading", name=title))
+        card.scroll_into_view_if_needed()
+        card.locator("canvas").wait_for()
+        read = """box => {
+            const chart = echarts.getInstanceByDom(box), option = chart.getOption(), names = option.xAxis[0].data;
+            const marks = option.series.flatMap(series => series.data);
+            const place = mark => chart.convertFromPixel({ xAxisIndex: 0 }, chart.convertToPixel({ xAxisIndex: 1 }, mark.value[0]));
+            return marks.map(mark => [names[place(mark)], mark.at]);
+        }"""
+        found: dict[str, set[int]] = {}
+        for name, ranks in card.locator(".chart").evaluate(read):
+            found.setdefault(name, set()).add(ranks)
+        return found
+
     def picture(self, name: str) -> None:
         folder = os.environ.get("ATTNSPEC_SCREENSHOTS")
         if folder:
@@ -291,6 +307,8 @@ def test_two_runs_strategies_and_devices_stand_in_one_page(
     for title in ("Load imbalance", "Exposed communication", "Weak scaling"):
         assert shown.page.get_by_role("heading", name=title).count() == 1
     assert len(shown.cards()) == 4
+    for title in ("Load imbalance", "Exposed communication"):
+        assert shown.bands(title) == {"8": {8}, "16": {16}, "32": {32}, "64": {64}}
     shown.page.get_by_label("NVIDIA H200", exact=True).uncheck()
     assert len(shown.cards()) == 2
     shown.page.locator("#more").scroll_into_view_if_needed()

@@ -82,10 +82,33 @@ def test_strategies_of_one_number_of_gpus_stand_side_by_side():
     (drawing,) = balance_and_exposure.drawings(
         cases(*(one for one in distributed() if one.cp_size == 8 and one.mask == "causal"))
     )
-    axes = drawing.draw().axes[0]
-    places = [one.get_offsets()[0][0] for one in axes.collections]
-    assert len(places) == len(set(places)) > 3
-    assert axes.get_xlim()[0] < min(places) < 8 < max(places) < axes.get_xlim()[1]
+    for axes in drawing.draw().axes:
+        places = [one.get_offsets()[0][0] for one in axes.collections]
+        assert len(places) == len(set(places)) > 3
+        assert axes.get_xlim() == (-0.5, 0.5) and [one.get_text() for one in axes.get_xticklabels()] == ["8"]
+        assert -0.5 < min(places) < 0 < max(places) < 0.5
+
+
+def test_every_number_of_gpus_has_a_band_of_its_own():
+    """No mark stands where an axis of numbers would have another number than its own."""
+    held = [one for one in distributed() if one.mask == "causal"]
+    (drawing,) = balance_and_exposure.drawings(cases(*held))
+    for axes in drawing.draw().axes:
+        sizes = [one.get_text() for one in axes.get_xticklabels()]
+        assert (axes.get_xscale(), sizes) == ("linear", ["8", "16", "32", "64"])
+        for points in axes.collections:
+            assert [round(x) for x, _ in points.get_offsets()] == list(range(points.get_offsets().shape[0]))
+        spans = [
+            [points.get_offsets()[place][0] for points in axes.collections if len(points.get_offsets()) > place]
+            for place in range(4)
+        ]
+        assert all(len(set(span)) == len(span) for span in spans)
+        assert all(
+            left < edge < right
+            for edge, one, other in zip((0.5, 1.5, 2.5), spans, spans[1:], strict=False)
+            for left in one
+            for right in other
+        )
 
 
 def test_the_axis_title_of_set_up_times_is_whole():
@@ -153,7 +176,7 @@ def test_balance_and_exposure_are_per_strategy():
     assert len(made) == 2
     left, right = made[0].draw().axes
     assert "imbalance" in left.get_title("left") and "Exposed" in right.get_title("left")
-    assert len(left.lines) == 6 + 1  # and the line of perfect balance
+    assert len(left.lines) == 6 + 1 + 3  # and the line of perfect balance, and what parts four bands
     lost = [held.get_offsets()[:, 1].max() for held in right.collections]
     assert max(lost) == pytest.approx(0.12 * 8**0.4)
 

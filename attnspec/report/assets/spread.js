@@ -11,13 +11,13 @@ const SPREAD_KINDS = [
     point: (row) => [value("time_ms_median", row), (1000 * ((value("lower_s", row) || 0) + (value("compile_s", row) || 0))) / value("num_packs", row) || null],
   },
   {
-    title: "Load imbalance", note: "Largest over mean area of the ranks; 1 is balanced.", level: "distributed", joined: true, dodged: true,
-    x: { name: `${RANK}s that share a sequence`, scale: "log", base: 2, text: String }, y: { name: "imbalance", text: (one) => digits(one), from: 1, to: (ends) => Math.max(1.2, ends.max) },
+    title: "Load imbalance", note: "Largest over mean area of the ranks; 1 is balanced.", level: "distributed", joined: true, banded: true,
+    x: { name: `${RANK}s that share a sequence`, text: String }, y: { name: "imbalance", text: (one) => digits(one), from: 1, to: (ends) => Math.max(1.2, ends.max) },
     point: (row) => [value("cp_size", row), value("load_imbalance", row)],
   },
   {
-    title: "Exposed communication", note: "Share of an iteration that compute does not hide.", level: "distributed", joined: true, dodged: true,
-    x: { name: `${RANK}s that share a sequence`, scale: "log", base: 2, text: String }, y: { name: "share of the time", text: (one) => percent(one) },
+    title: "Exposed communication", note: "Share of an iteration that compute does not hide.", level: "distributed", joined: true, banded: true,
+    x: { name: `${RANK}s that share a sequence`, text: String }, y: { name: "share of the time", text: (one) => percent(one) },
     point: (row) => [value("cp_size", row), value("exposed_comm_ms", row) === null ? null : Math.max(value("exposed_comm_ms", row), 0) / value("time_ms_median", row)],
   },
   {
@@ -45,7 +45,7 @@ function spreadPoints(spread, rows) {
   return points.filter(({ value: [x, y] }) => Number.isFinite(x) && Number.isFinite(y) && x !== null && y !== null && (spread.x.scale !== "log" || x > 0) && (spread.y.scale !== "log" || y > 0));
 }
 function spreadOption(spread, points) {
-  const octaves = new Set(points.map((point) => point.value[0])).size === 1 ? 0.8 : 0.4;
+  const bands = [...new Set(points.map((point) => point.value[0]))].sort((one, other) => one - other);
   const labels = inOrder(new Set(points.map(({ row }) => value("label", row))));
   const axis = (side, ends) => ({
     type: side.scale === "log" ? "log" : "value", logBase: side.base || 10, name: side.name, nameLocation: "middle", nameGap: ends.gap, min: side.scale === "log" ? ends.low : side.from ?? 0, max: side.to ?? (side.scale === "log" ? ends.high : undefined),
@@ -53,20 +53,23 @@ function spreadOption(spread, points) {
   });
   const ends = (part, side) => {
     const held = points.map((point) => point.value[part]), base = side.base || 10;
-    if (spread.dodged && side === spread.x) return { low: Math.min(...held) / 2, high: Math.max(...held) * 2 };
     return { low: base ** Math.floor(Math.log(Math.min(...held)) / Math.log(base) - 1e-9), high: base ** Math.ceil(Math.log(Math.max(...held)) / Math.log(base) + 1e-9) };
   };
   return {
     animation: false, grid: { left: 36, right: 26, top: 14, bottom: 30, containLabel: true }, tooltip: { ...tooltipBox(), formatter: (event) => spreadTip(spread, event.data) },
-    xAxis: axis(spread.x, { ...ends(0, spread.x), gap: 28 }), yAxis: axis(spread.y, { ...ends(1, spread.y), gap: 46 }),
+    xAxis: spread.banded ? bandAxes(spread.x, bands) : axis(spread.x, { ...ends(0, spread.x), gap: 28 }), yAxis: axis(spread.y, { ...ends(1, spread.y), gap: 46 }),
     series: labels.flatMap((label, index) => linesOf(spread, points.filter(({ row }) => value("label", row) === label)).map((held) => ({
-      type: spread.joined ? "line" : "scatter", name: label, symbol: symbolOf(label), symbolSize: 10, showAllSymbol: true, lineStyle: { color: colourOf(label), width: 1.4, opacity: 0.75 },
-      itemStyle: { color: colourOf(label), borderColor: style("--ink"), borderWidth: 0.6, opacity: 0.9 }, data: spread.dodged ? held.map((point) => aside(point, index, labels.length, octaves)) : held,
+      type: spread.joined ? "line" : "scatter", name: label, xAxisIndex: spread.banded ? 1 : 0, symbol: symbolOf(label), symbolSize: 10, showAllSymbol: true, lineStyle: { color: colourOf(label), width: 1.4, opacity: 0.75 },
+      itemStyle: { color: colourOf(label), borderColor: style("--ink"), borderWidth: 0.6, opacity: 0.9 }, data: spread.banded ? held.map((point) => inBand(point, bands, index, labels.length)) : held,
     }))),
   };
 }
-// Strategies on the same number of GPUs side by side around it, so that none hides another.
-const aside = (point, index, total, octaves) => ({ ...point, value: [point.value[0] * 2 ** (octaves * ((index + 0.5) / total - 0.5)), point.value[1]], at: point.value[0] });
+// A band for each number of GPUs, in which strategies stand side by side, so that none hides another; the axis of places in bands is not shown.
+const bandAxes = (side, bands) => [
+  { type: "category", data: bands.map(side.text), name: side.name, nameLocation: "middle", nameGap: 28, ...merged({ axisTick: { show: false }, splitLine: { show: true } }) },
+  { type: "value", min: 0, max: bands.length, show: false },
+];
+const inBand = (point, bands, index, total) => ({ ...point, value: [bands.indexOf(point.value[0]) + 0.5 + 0.8 * ((index + 0.5) / total - 0.5), point.value[1]], at: point.value[0] });
 function linesOf(spread, points) { // of strategies, one line for each mask, pass and size; else one cloud
   if (!spread.joined) return [points];
   const lines = new Map();
