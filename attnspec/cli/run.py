@@ -34,7 +34,8 @@ from attnspec.launch.runner_profile import Runner, load_runner, search_folders
 from attnspec.plan import parse_only, select
 from attnspec.plan.requests import runnable
 from attnspec.record.status import Status
-from attnspec.report.summary import first_line, reasons, rehearsal_line, status_line, summary_tables, winners
+from attnspec.report.reasons import first_line
+from attnspec.report.summary import reasons, rehearsal_line, status_line, summary_tables, winners
 from attnspec.spec import Spec, SpecFile, read_spec
 
 

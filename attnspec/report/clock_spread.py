@@ -1,7 +1,7 @@
 """How much the SM clock moved while a case was measured. Pure.
 
-Whether a sample was `throttled` says little: kernels that fill a chip run at its power limit, which counts as heat and
-a hardware slowdown do, and samples do not keep which it was.
+Whether a sample was `throttled` says little: kernels that fill a chip run at its power limit, and samples do not keep
+whether it was that, heat or a slowdown of the hardware.
 """
 
 from __future__ import annotations

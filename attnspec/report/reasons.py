@@ -30,9 +30,18 @@ def reasons_told(reasons: Iterable[str | None]) -> str:
     return "; ".join(f"{what} {_sizes(sizes, several)}".rstrip() for what, sizes in order)
 
 
+def first_line(reason: str | None) -> str:
+    """Of a reason that may have several, or none.
+
+    >>> first_line(" out of memory\\nat 0x0"), first_line(None)
+    ('out of memory', '')
+    """
+    return next(iter((reason or "").strip().splitlines()), "")
+
+
 def kind_of(reason: str | None) -> tuple[str, str]:
     """What happened, and the size that was asked for where it is an allocation."""
-    first = (reason or "").strip().partition("\n")[0]
+    first = first_line(reason)
     found = _ALLOCATION.match(first)
     if found is None:
         return first or "no reason given", ""

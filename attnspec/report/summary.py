@@ -15,6 +15,7 @@ from attnspec.drawing.cases import by_picture, rank_word
 from attnspec.drawing.look import PASS_TITLES, STATUS_MARKS, Row, labelled, mask_title
 from attnspec.drawing.palette import ordered
 from attnspec.report.standings import meets
+from attnspec.report.verdicts import absences
 from attnspec.units import format_count
 
 _Key = tuple[str, str, str, str]
@@ -200,21 +201,9 @@ def rehearsal_line(rows: Sequence[Row]) -> str:
     return f"{line}; not proved by this rehearsal: {told}" if told else line
 
 
-def first_line(reason: str | None) -> str:
-    """Of a reason that may have several, or none.
-
-    >>> first_line(" out of memory\\nat 0x0"), first_line(None)
-    ('out of memory', '')
-    """
-    return next(iter((reason or "").strip().splitlines()), "")
-
-
 def reasons(rows: Iterable[Row], limit: int = 12) -> list[str]:
-    """One line per distinct reason among the cases that are not ok, most frequent first."""
-    counts: Counter[tuple[str, str, str]] = Counter()
-    for label, row in labelled(list(rows)):
-        if row["status"] not in ("ok", "skipped"):
-            counts[label, f"{row['status']} ({row['reason_code']})", first_line(row["reason"])] += 1
-    lines = [f"{who}: {what}, {count} x: {why}" for (who, what, why), count in counts.most_common(limit)]
-    left = len(counts) - len(lines)
+    """One line per kind of reason among the cases that are not ok, most frequent first."""
+    found = absences({**row, "label": label} for label, row in labelled(list(rows)))
+    lines = [f"{one.label}: {one.status} ({one.code}), {one.count} x: {one.reason}" for one in found[:limit]]
+    left = len(found) - len(lines)
     return [*lines, f"... and {left} more reasons, in cells.parquet"] if left > 0 else lines

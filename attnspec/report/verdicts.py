@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from attnspec.drawing.cases import by_picture, plain
 from attnspec.drawing.look import PASS_TITLES, Row, mask_title
 from attnspec.drawing.palette import ordered
-from attnspec.report.reasons import kind_of, reasons_told
+from attnspec.report.reasons import first_line, kind_of, reasons_told
 from attnspec.report.standings import Standing, doubts, standings, width_share
 from attnspec.units import format_count
 
@@ -139,7 +139,7 @@ def absences(rows: Iterable[Row]) -> list[Absence]:
     told: dict[tuple[str, str, str, str], list[str]] = {}
     for row in rows:
         if row["status"] not in ("ok", "skipped"):
-            first = plain((row["reason"] or "").strip().partition("\n")[0])
+            first = plain(first_line(row["reason"]))
             what = kind_of(first)[0] if first else ""
             told.setdefault((row["label"], row["status"], row["reason_code"] or "", what), []).append(first)
     return [

@@ -68,8 +68,8 @@ def test_two_cases_with_one_name_are_two_lines() -> None:
         ["sdpa flash (2 of 2) ", " 2.00*"],
     ]
     assert winners(cells.to_pylist()) == ["fastest, of 1 comparison: sdpa flash (2 of 2) 1"]
-    failed = [row | {"status": "oom", "reason": "no room"} for row in cells.to_pylist()]
-    assert reasons(failed) == [f"sdpa flash ({place} of 2): oom (None), 1 x: no room" for place in (1, 2)]
+    failed = [row | {"status": "oom", "reason_code": "device_memory", "reason": "no room"} for row in cells.to_pylist()]
+    assert reasons(failed) == [f"sdpa flash ({place} of 2): oom (device_memory), 1 x: no room" for place in (1, 2)]
 
 
 def test_a_case_that_never_ran_stands_in_the_line_of_its_kernel() -> None:
