@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from rank_jobs import distributed_request, distributed_workload, run_job_of
 from ranks import RankPool
-from worker_requests import case
+from worker_requests import QUICK, case
 
 from attnspec.launch.provenance import facts_of_workers
 from attnspec.record.journal import read_journal
@@ -27,8 +29,12 @@ def strategy(name, fault=None, pass_="fwd", rank=1, case_name=None, **params):
     return case("faulty_rank", pass_, name=label, strategy=name, strategy_params=params, **kernel)
 
 
-def outcomes(pool, folder, *cases, **given):
-    asked = distributed_request(folder, distributed_workload(folder, cases, **given))
+SIX_CALLS_AT_LEAST = dataclasses.replace(QUICK, min_iters=6)
+"""Timed calls alone are enough for a fault in the sixth call, however few warm-ups a slow machine makes."""
+
+
+def outcomes(pool, folder, *cases, measure=QUICK, **given):
+    asked = distributed_request(folder, distributed_workload(folder, cases, **given), measure=measure)
     heard, *others = pool.run(run_job_of, asked)
     assert not any(others)
     journal = read_journal(folder / "journal")
@@ -96,7 +102,7 @@ def test_what_is_sent_is_measured_of_every_case_and_as_planned(pool, tmp_path):
 def test_a_pack_that_is_tried_twice_counts_once(pool, tmp_path):
     packs = ((23, 41), (9, 55), (5, 59))
     twice, twin = strategy("ring_p2p", "once:forward:6"), strategy("ring_p2p", case_name="twin")
-    found, journal = outcomes(pool, tmp_path, twice, twin, docs=packs)
+    found, journal = outcomes(pool, tmp_path, twice, twin, docs=packs, measure=SIX_CALLS_AT_LEAST)
     again, once = found[twice.case_id], found["twin"]
     assert again.status == once.status == "ok"
     assert any("trying alone" in note.data["text"] for note in journal.notes if note.kind == "message")
