@@ -113,37 +113,43 @@ def exact(inputs: Inputs, dtype: torch.dtype) -> tuple[Results, Noise]:
     return Results(out_MPD=out_MPD, lse_MP=lse_MP, grads=grads), noise
 
 
-def plain(inputs: Inputs, dtype: torch.dtype, pieces_C: Sequence[Tensor]) -> Results:
+def plain(inputs: Inputs, dtype: torch.dtype, pieces_C: Sequence[Tensor]) -> tuple[Results, Noise]:
     """Plain attention in `dtype`: scores and softmax wide (the element type of `inputs`), P and dS rounded, wide sums.
 
-    pieces_C: disjoint sets of keys whose partial results are rounded and merged by lse; one set is the usual case.
-    dk_CD and dv_CD are not rounded: they are shares of sums.
+    pieces_C: disjoint sets of keys whose partial results are rounded and merged by lse; one set is the usual case. The
+    noise is what these roundings add (columns: none). dk_CD and dv_CD are not rounded: they are shares of sums.
     """
     wide = inputs.q_MPD.dtype
     scores_MPC = inputs.q_MPD @ inputs.k_CD.T * inputs.scale
     p_MPC, lse_MP = softmax(scores_MPC, inputs.mask_PC)
+    whole, merged_error = len(pieces_C) == 1, (ROUNDING * torch.finfo(dtype).eps) ** 2
+    merged = Noise(out_P=scores_MPC.new_zeros(scores_MPC.shape[1]))
     out_MPD = torch.zeros_like(inputs.q_MPD)
     for piece_C in pieces_C:
-        whole = len(pieces_C) == 1
         piece_p_MPC, piece_lse_MP = (p_MPC, lse_MP) if whole else softmax(scores_MPC, inputs.mask_PC & piece_C)
         weight_MP1 = torch.exp(piece_lse_MP - lse_MP.nan_to_num(neginf=0.0))[..., None]
-        out_MPD += weight_MP1 * (piece_p_MPC.to(dtype).to(wide) @ inputs.v_CD).to(dtype).to(wide)
+        piece_MPD = weight_MP1 * (piece_p_MPC.to(dtype).to(wide) @ inputs.v_CD).to(dtype).to(wide)
+        out_MPD += piece_MPD
+        if not whole:
+            merged.out_P += merged_error * _mean_square(piece_MPD).sum(dim=0)
     out_MPD = out_MPD.to(dtype).to(wide)
     if inputs.dout_MPD is None:
-        return Results(out_MPD=out_MPD, lse_MP=lse_MP, grads=None)
+        return Results(out_MPD=out_MPD, lse_MP=lse_MP, grads=None), merged
     dout_MPD, scale = inputs.dout_MPD, inputs.scale
     delta_MP1 = (dout_MPD * out_MPD).sum(dim=-1, keepdim=True)
     ds_MPC = (p_MPC * (dout_MPD @ inputs.v_CD.T - delta_MP1)).to(dtype).to(wide)
-    dq_MPD = torch.zeros_like(out_MPD)
+    dq_MPD, merged.dq_P = torch.zeros_like(out_MPD), torch.zeros_like(merged.out_P)
     for piece_C in pieces_C:
-        piece_ds_MPC = ds_MPC if len(pieces_C) == 1 else ds_MPC * piece_C
-        dq_MPD += (piece_ds_MPC @ inputs.k_CD * scale).to(dtype).to(wide)
+        piece_MPD = ((ds_MPC if whole else ds_MPC * piece_C) @ inputs.k_CD * scale).to(dtype).to(wide)
+        dq_MPD += piece_MPD
+        if not whole:
+            merged.dq_P += merged_error * _mean_square(piece_MPD).sum(dim=0)
     grads = Gradients(
         dq_MPD=dq_MPD.to(dtype).to(wide),
         dk_CD=ds_MPC.flatten(0, 1).T @ inputs.q_MPD.flatten(0, 1) * scale,
         dv_CD=p_MPC.to(dtype).to(wide).flatten(0, 1).T @ dout_MPD.flatten(0, 1),
     )
-    return Results(out_MPD=out_MPD, lse_MP=lse_MP, grads=grads)
+    return Results(out_MPD=out_MPD, lse_MP=lse_MP, grads=grads), merged
 
 
 def _mean_square(value_D: Tensor) -> Tensor:

@@ -40,7 +40,7 @@ class Truth:
 
     Shape suffixes as in attnspec.support.bound. rows_R: positions of the sampled queries. The gradients are those of a
     dO that is zero outside the sampled rows. precision: what it was computed in. partials: in how many parts plain
-    attention split the keys.
+    attention split the keys, one key to each in turn, so that a document of few tokens is split too.
     """
 
     rows_R: IntArray
@@ -125,14 +125,15 @@ def truth(
                         scale=scale,
                     )
                     right, noise = exact(inputs.to(precision), dtype)
-                    pieces_C = [keys_C * partials // slices.seqlen_k == piece for piece in range(partials)]
-                    rough = plain(inputs.to(wide), dtype, pieces_C)
+                    pieces_C = [keys_C % partials == piece for piece in range(partials)]
+                    rough, merged = plain(inputs.to(wide), dtype, pieces_C)
                     sums.add_rows(batch, heads, mine, right, rough)
-                    sums.noise["out"][mine] += noise.out_P
+                    sums.noise["out"][mine] += noise.out_P + merged.out_P
                     if columns is not None:
                         assert right.grads is not None and rough.grads is not None
                         assert noise.dq_P is not None and noise.dk_C is not None and noise.dv_C is not None
-                        sums.noise["dq"][mine] += noise.dq_P
+                        assert merged.dq_P is not None
+                        sums.noise["dq"][mine] += noise.dq_P + merged.dq_P
                         sums.noise["dk"][keys] += noise.dk_C
                         sums.noise["dv"][keys] += noise.dv_C
                         columns.add(keys, right, rough)

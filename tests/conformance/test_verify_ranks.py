@@ -100,6 +100,17 @@ def test_units_of_a_merging_strategy_count_its_partials():
     assert errors[2] > 1.05 * errors[1]
 
 
+def test_keys_of_a_short_document_are_split_into_partials_as_well():
+    """Documents of four keys: the row's unit counts a rounding per partial, however long the whole sequence is."""
+    slices = slices_of("varlen_full", 256, [4] * 64)
+    tensors = make_tensors("w", SHAPE, seqlen_q=256, seqlen_k=256, needs_backward=True, device=torch.device("cpu"))
+    checks = Checks.of("w", SHAPE, slices, tensors)
+    whole, split = checks.truth(1), checks.truth(2)
+    assert split.out_unit_R.mean() > 1.2 * whole.out_unit_R.mean()
+    assert split.grads.dq_unit_R.mean() > 1.1 * whole.grads.dq_unit_R.mean()
+    assert torch.equal(split.out_BRND, whole.out_BRND)
+
+
 def test_several_verifications_are_as_bad_as_the_worst():
     good, _, _ = permuted(0)
     bad, _, _ = permuted(0, lambda kernel: FlashLike(mask_TS=kernel.mask_TS, scale=1.0))
