@@ -39,9 +39,14 @@ class Standing:
         return float(self.ranked[0]["tflops"] / self.ranked[1]["tflops"])
 
     @property
+    def peers(self) -> Sequence[Row]:
+        """Those that cannot be told apart from the first, the faster first: intervals meet, or one has none."""
+        return [row for row in self.ranked[1:] if meets(row, self.ranked[0])]
+
+    @property
     def rival(self) -> Row | None:
-        """The next fastest that cannot be told apart from the first: its interval meets, or one of them has none."""
-        return next((row for row in self.ranked[1:] if meets(row, self.ranked[0])), None)
+        """The fastest of the peers."""
+        return next(iter(self.peers), None)
 
     @property
     def tied(self) -> bool:

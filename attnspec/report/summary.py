@@ -14,7 +14,7 @@ from rich.text import Text
 from attnspec.drawing.cases import by_picture, rank_word
 from attnspec.drawing.look import PASS_TITLES, STATUS_MARKS, Row, labelled, mask_title
 from attnspec.drawing.palette import ordered
-from attnspec.report.standings import meets
+from attnspec.report.standings import meets, standings
 from attnspec.report.verdicts import absences
 from attnspec.units import format_count
 
@@ -112,21 +112,10 @@ def winners(rows: Iterable[Row]) -> list[str]:
     """Who is fastest how often, on one line; nothing where no two implementations measured the same.
 
     Where the intervals of several meet, nobody can tell which of them is, so all are named.
-
-    >>> one = {"level": "kernel", "mask": "full", "mask_params": "{}", "seqlen": 64, "cp_size": 1}
-    >>> one |= {"seqlen_per_rank": 64, "pass": "fwd", "status": "ok", "strategy": None, "backend": None}
-    >>> fa3 = {**one, "kernel": "fa3", "tflops": 2.0, "tflops_ci_low": 1.9, "tflops_ci_high": 2.1}
-    >>> winners([fa3, {**fa3, "kernel": "sdpa", "tflops": 1.0, "tflops_ci_high": 1.1}])
-    ['fastest, of 1 comparison: fa3 1']
-    >>> winners([fa3, {**fa3, "kernel": "sdpa", "tflops": 1.8, "tflops_ci_high": 1.9}])
-    ['fastest, of 1 comparison: fa3 or sdpa 1']
     """
-    groups: dict[tuple[Any, ...], list[tuple[str, Row]]] = {}
-    for label, row in labelled(list(rows)):
-        if row["status"] == "ok" and row["tflops"] is not None:
-            groups.setdefault(tuple(row[name] for name in _COMPARABLE), []).append((label, row))
-    contests = [held for held in groups.values() if len(held) > 1]
-    counts = Counter(map(_foremost, contests))
+    named = ({**row, "label": label} for label, row in labelled(list(rows)))
+    contests = [one for one in standings(named) if len(one.ranked) > 1]
+    counts = Counter(frozenset(row["label"] for row in (one.ranked[0], *one.peers)) for one in contests)
     if not counts:
         return []
     alone = [(" or ".join(names), count) for names, count in counts.most_common() if len(names) == 1]
@@ -137,15 +126,8 @@ def winners(rows: Iterable[Row]) -> list[str]:
     return [f"fastest, of {len(contests)} comparison{'' if len(contests) == 1 else 's'}: {told}"]
 
 
-def _foremost(contest: Sequence[tuple[str, Row]]) -> frozenset[str]:
-    """The implementation with the highest throughput, and those that cannot be told apart from it."""
-    best = max((row for _, row in contest), key=lambda row: float(row["tflops"]))
-    return frozenset(label for label, row in contest if row is best or meets(row, best))
-
-
 _MOST_TIES = 4
 """Sets of implementations that are named; a noisy machine may have as many as comparisons."""
-_COMPARABLE = ("level", "mask", "mask_params", "seqlen", "cp_size", "seqlen_per_rank", "pass")
 
 
 def figure(value: float) -> str:

@@ -150,6 +150,13 @@ def test_nobody_is_called_fastest_where_it_cannot_be_told() -> None:
     assert "not told apart" not in winners(tied)[0]
 
 
+def test_shapes_and_devices_are_no_rivals() -> None:
+    """A narrow head beside a wide one, one chip beside another: each has its own winner."""
+    made = [rated("fa3", 1024, 9, 10), rated("sdpa", 1024, 5, 6)]
+    others = [{**row, "head_dim": 96} for row in made], [{**row, "device": "another"} for row in made]
+    assert winners([*made, *others[0], *others[1]]) == ["fastest, of 3 comparisons: fa3 3"]
+
+
 @pytest.mark.parametrize("without", ["sdpa", "fa3"])
 def test_what_has_no_interval_is_not_told_apart(without: str) -> None:
     made = cell("fa3", 1024, 10.0), cell("sdpa", 1024, 5.0)
