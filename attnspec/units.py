@@ -30,16 +30,17 @@ def check_leading_zeros(text: str) -> None:
         )
 
 
-def parse_count(value: int | str) -> int:
-    """A positive token count: an integer, or text with the binary suffix K (1024) or M (1048576).
+def parse_count(value: int | str, *, least: int = 1) -> int:
+    """A token count of at least `least`: an integer, or text with the binary suffix K (1024) or M (1048576).
 
     Raises InputError for anything else: other suffixes, signs, separators, leading zeros, a fraction of a token,
     booleans.
 
-    >>> parse_count("64K"), parse_count("1.5K"), parse_count("1M"), parse_count(8192)
-    (65536, 1536, 1048576, 8192)
+    >>> parse_count("64K"), parse_count("1.5K"), parse_count("1M"), parse_count(8192), parse_count("0K", least=0)
+    (65536, 1536, 1048576, 8192, 0)
     """
-    allowed = "a positive integer, or one with the suffix K (1024) or M (1048576) such as 64K, 1.5K, 1M"
+    integer = "a positive integer" if least == 1 else f"an integer of {least} or more"
+    allowed = f"{integer}, or one with the suffix K (1024) or M (1048576) such as 64K, 1.5K, 1M"
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise InputError(f"got {_told(value)}; allowed: {allowed}")
     if isinstance(value, int):
@@ -56,7 +57,7 @@ def parse_count(value: int | str) -> int:
         count = Fraction(match["number"]) * _SUFFIXES[suffix]
     if count.denominator != 1:
         raise InputError(f"got {value!r}, which is {float(count)} tokens; allowed: {allowed}")
-    if not 0 < count <= MAX_COUNT:
+    if not least <= count <= MAX_COUNT:
         raise InputError(f"got {value!r}; allowed: {allowed}, at most 2**62")
     return int(count)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -16,22 +17,22 @@ from pydantic.json_schema import GenerateJsonSchema
 from attnspec.catalog.findings import Finding, Section, error_of, not_among, shown
 from attnspec.errors import InputError
 from attnspec.params import ParamInfo, info
-from attnspec.units import parse_count
+from attnspec.units import MAX_COUNT, parse_count
 
 COUNT_PATTERN = r"^(0|[1-9][0-9]*)(\.[0-9]+)?[KM]?$"
+POSITIVE_PATTERN = rf"^(?!0(\.0+)?[KM]?$){COUNT_PATTERN[1:]}"
 
 
-def count_schema(ge: float | None, le: float | None) -> dict[str, Any]:
+def count_schema(least: float, most: float) -> dict[str, Any]:
     """JSON Schema of a token count within bounds; its text is what `units.parse_count` reads.
 
-    >>> count_schema(0, None)["anyOf"][0]
-    {'type': 'integer', 'minimum': 0}
+    >>> count_schema(0, 8)["anyOf"][0]
+    {'type': 'integer', 'minimum': 0, 'maximum': 8}
     """
-    bounds = {"minimum": ge, "maximum": le}
     return {
         "anyOf": [
-            {"type": "integer", **{key: value for key, value in bounds.items() if value is not None}},
-            {"type": "string", "pattern": COUNT_PATTERN},
+            {"type": "integer", "minimum": least, "maximum": most},
+            {"type": "string", "pattern": POSITIVE_PATTERN if least > 0 else COUNT_PATTERN},
         ],
         "description": "A token count: 8192, or 8K (times 1024), 1.5K, 1M (times 1048576).",
     }
@@ -151,18 +152,24 @@ def _annotation(field: ParamField) -> Any:
         return Annotated[Any, before, WithJsonSchema({"enum": [*field.choices, *null]})]
     held: Any = _bounded(field.bare, field.about)
     if field.about.tokens and field.bare is int:
-        held = Annotated[held, WithJsonSchema(count_schema(field.about.ge, field.about.le))]
+        held = Annotated[held, WithJsonSchema(count_schema(*_count_bounds(field.about)))]
     return Annotated[held | None if field.takes_null else held, before]
 
 
 def _bounded(hint: Any, about: ParamInfo) -> Any:
     """The type with its bounds; those of a list hold for its elements."""
-    if about.ge is None and about.le is None:
+    ge, le = _count_bounds(about) if about.tokens else (about.ge, about.le)
+    if ge is None and le is None:
         return hint
     if typing.get_origin(hint) is tuple:
         elements = tuple(one if one is ... else _bounded(one, about) for one in typing.get_args(hint))
         return types.GenericAlias(tuple, elements)
-    return Annotated[hint, Field(ge=about.ge, le=about.le)]
+    return Annotated[hint, Field(ge=ge, le=le)]
+
+
+def _count_bounds(about: ParamInfo) -> tuple[float, float]:
+    """Of a token count, as number and as text: its own, else those of every count."""
+    return (0 if about.ge is None else about.ge, MAX_COUNT if about.le is None else about.le)
 
 
 def _prepared(value: Any, field: ParamField) -> Any:
@@ -178,7 +185,7 @@ def _prepared(value: Any, field: ParamField) -> Any:
 
 def _element(value: Any, field: ParamField) -> Any:
     if field.about.tokens and isinstance(value, str):
-        value = parse_count(value)
+        value = parse_count(value, least=math.ceil(_count_bounds(field.about)[0]))
     if field.choices is not None and not any(type(value) is type(one) and value == one for one in field.choices):
         raise error_of(Finding(message=not_among(value, field.choices)))
     if field.about.refusal is not None and isinstance(value, str) and (wrong := field.about.refusal(value)):

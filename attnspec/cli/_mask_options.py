@@ -106,11 +106,11 @@ def _parse_params(items: Sequence[str]) -> dict[str, Any]:
 
 
 def _parse_documents(text: str) -> list[int]:
-    return [0 if item.strip() == "0" else _count("--docs", item.strip()) for item in text.split(",")]
+    return [_count("--docs", item.strip(), least=0) for item in text.split(",")]
 
 
-def _count(option: str, text: str) -> int:
+def _count(option: str, text: str, *, least: int = 1) -> int:
     try:
-        return parse_count(text)
+        return parse_count(text, least=least)
     except InputError as error:
         raise InputError(f"{option}: {error}") from None

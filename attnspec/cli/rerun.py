@@ -48,9 +48,9 @@ _WIDTH = 160
 def command(run: Path, allow_drift: bool, out: Path | None) -> int:
     """Repeat RUN: the cases that it measured, with its spec, runner and images, into a new folder; then compare.
 
-    Image ID and digest, packages, driver, devices and host are held against those of RUN, and every difference is
-    named. Ends with 3 where they differ (unless --allow-drift is given) or the image cannot be had, else as
-    `attnspec run` and then `attnspec compare` do.
+    Image ID and digest, packages, driver, devices, environment variables and host are held against those of RUN, and
+    every difference is named. Ends with 3 where they differ (unless --allow-drift is given) or the image cannot be
+    had, else as `attnspec run` and then `attnspec compare` do.
     """
     opened = open_run(run)
     provenance = opened.provenance

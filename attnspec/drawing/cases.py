@@ -4,15 +4,16 @@ A row is a row of `cells.parquet` with these keys beside its columns: `label`, `
 reached a device belongs to its run's only one), `rank` (what a rank runs on, for units), `look` (colour, hatch and
 marker of the label, the same in every picture), `density` (allowed share of all pairs), `efficiency` (share of the
 device's bf16 peak, per rank; only 16-bit types, only devices with a known peak), `clock_spread` (how much the SM clock
-moved, as `attnspec.report.clock_spread` has it; None where it was not given).
+moved, as `attnspec.report.clock_spread` has it; None where it was not given), `rehearsed` (whether it is of a
+rehearsal, whose times say nothing: these columns are None).
 """
 
 from __future__ import annotations
 
 import json
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any
 
@@ -26,6 +27,18 @@ from attnspec.launch.known_devices import KnownDevice, known_device
 from attnspec.sample.lengths import Lengths
 
 NO_DEVICE = "no device"
+_TIMES = (
+    *(
+        "time_ms_median",
+        "time_ms_p20",
+        "time_ms_p80",
+        "time_ms_ci_low",
+        "time_ms_ci_high",
+        "host_ms",
+        "exposed_comm_ms",
+    ),
+    *("tflops", "tflops_ci_low", "tflops_ci_high", "tflops_per_gpu", "lower_s", "compile_s", "verify_s", "setup_s"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -48,6 +61,11 @@ class Cases:
     published: Sequence[Row] = ()
     packs: Sequence[Packs] = ()
 
+    @property
+    def timed(self) -> Cases:
+        """Without rehearsals: what may be compared and drawn."""
+        return replace(self, measured=[row for row in self.measured if not row["rehearsed"]])
+
 
 def cases_of(
     tables: Iterable[tuple[str, pa.Table]],
@@ -55,10 +73,11 @@ def cases_of(
     published: Sequence[Row] = (),
     packs: Sequence[Packs] = (),
     clock_spreads: Mapping[tuple[str, str], float] | None = None,
+    rehearsed: Collection[str] = (),
 ) -> Cases:
     """Cases of named runs. A case that one run left out and another has stands once, as the other has it.
 
-    clock_spreads: by run and case_id.
+    clock_spreads: by run and case_id. rehearsed: names of the runs that were rehearsals.
     """
     spreads = clock_spreads or {}
     rows: list[dict[str, Any]] = []
@@ -68,8 +87,10 @@ def cases_of(
         only = devices.pop() if len(devices) == 1 else NO_DEVICE
         rows += [
             _finite(row)
+            | (dict.fromkeys(_TIMES) if run in rehearsed else {})
             | {
                 "run": plain(run),
+                "rehearsed": run in rehearsed,
                 "device": plain(row["device"] or only),
                 "clock_spread": spreads.get((run, row["case_id"])),
             }

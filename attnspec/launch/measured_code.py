@@ -62,6 +62,31 @@ def environments(provenance: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [{**facts, **seen} for worker, facts in found for seen in kept.get(worker, [{}])]
 
 
+def inherited_variables(provenance: Mapping[str, Any]) -> dict[str, list[str | None]]:
+    """What workers had of the host's variables: name -> its values in the attempts whose samples stand, None for unset.
+
+    Told are those that any run of the folder began with, as far as they reached workers: not what case or runner name,
+    nor what a launcher sets in their place. Empty where an earlier version kept no attempt's. Pure.
+
+    >>> runs = [{"variables": {"NCCL_ALGO": "Tree", "OMP_NUM_THREADS": "4"}}, {"variables": {}}]
+    >>> seen = {"job-rank0-1": {"env": {}, "variables": {"NCCL_ALGO": "Tree", "OMP_NUM_THREADS": "1"}}}
+    >>> inherited_variables({"runs": runs, "workers": {"variables": seen}})
+    {'NCCL_ALGO': ['Tree']}
+    >>> seen["job-rank0-2"] = {"env": {}, "variables": {}}
+    >>> inherited_variables({"runs": runs, "workers": {"variables": seen}})
+    {'NCCL_ALGO': ['Tree', None], 'OMP_NUM_THREADS': [None]}
+    """
+    hosts = list(_mappings(one.get("variables") for one in _mappings(provenance.get("runs"))))
+    (attempts,) = _kinds(provenance, "variables")
+    held: dict[str, dict[str | None, None]] = {}
+    for attempt in _mappings(attempts.values()):
+        named, seen = (_mapping(attempt.get(key)) for key in ("env", "variables"))
+        for name in dict.fromkeys(name for host in hosts for name in host):
+            if name not in named and seen.get(name) in [host.get(name) for host in hosts]:
+                held.setdefault(name, {})[seen.get(name)] = None
+    return {name: list(values) for name, values in held.items()}
+
+
 def _told(provenance: Mapping[str, Any], name: str) -> list[str]:
     """What workers told: of each attempt that measured, else (earlier versions) in a worker's newest environment."""
     environment, code = _kinds(provenance, "environment", "code")
@@ -72,9 +97,12 @@ def _told(provenance: Mapping[str, Any], name: str) -> list[str]:
 
 def _kinds(provenance: Mapping[str, Any], *names: str) -> list[Mapping[str, Any]]:
     """Notes of the workers by kind; empty where they are not what they should be (people edit files)."""
-    workers = provenance.get("workers")
-    kinds = [workers.get(name) for name in names] if isinstance(workers, Mapping) else [{} for _ in names]
-    return [kind if isinstance(kind, Mapping) else {} for kind in kinds]
+    workers = _mapping(provenance.get("workers"))
+    return [_mapping(workers.get(name)) for name in names]
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def _mappings(values: Any) -> Iterator[Mapping[str, Any]]:

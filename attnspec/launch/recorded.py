@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from attnspec.catalog.findings import dotted, findings_of
 from attnspec.errors import InputError
-from attnspec.launch.measured_code import environments, measured_code
+from attnspec.launch.measured_code import environments, inherited_variables, measured_code
 from attnspec.launch.provenance import differences
 from attnspec.launch.runner_profile import Profile, Runner
 
@@ -24,7 +24,8 @@ class Conditions:
 
     code: SHA-256 of attnspec's own, several where attempts had several. images: name -> image ID, digest. packages:
     those that the run's cases use, by normalised name. host: machine, processor, cores. devices: CUDA devices,
-    each with model and capability. variables: of the environment; None where an earlier version did not record them.
+    each with model and capability. variables: of the environment, in words where attempts had several values of one;
+    None where an earlier version did not record them.
     """
 
     code: tuple[str, ...]
@@ -89,10 +90,22 @@ def recorded_conditions(provenance: Mapping[str, Any]) -> Conditions:
             driver=found["driver"],
             devices=tuple(found["devices"]),
             host={name: host[name] for name in _HOST},
-            variables=found.get("variables"),
+            variables=_recorded_variables(provenance),
         )
     except KeyError as error:
         raise InputError(f"the run's provenance.json has no {error}; an older attnspec wrote it") from None
+
+
+def _recorded_variables(provenance: Mapping[str, Any]) -> dict[str, str] | None:
+    """Those of the attempts whose samples stand, else of the last run; of several values no present one repeats all."""
+    last: dict[str, str] | None = provenance["found"].get("variables")
+    if last is None or provenance["images"]:  # containers have their own
+        return last
+    held: dict[str, str | None] = dict(last)
+    for name, values in inherited_variables(provenance).items():
+        told = " and ".join("unset" if value is None else value for value in values)
+        held[name] = values[0] if len(values) == 1 else f"mixed in the run itself, whose attempts had {told}"
+    return {name: value for name, value in held.items() if value is not None}
 
 
 def workers_drift(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -67,6 +67,16 @@ def rehearsal(spec: Spec) -> Spec:
     )
 
 
+def is_rehearsal(provenance: Mapping[str, Any]) -> bool:
+    """Whether a run was one, as its provenance tells.
+
+    >>> is_rehearsal({"settings": {"rehearse": True}}), is_rehearsal({"settings": {}}), is_rehearsal({"settings": 3})
+    (True, False, False)
+    """
+    settings = provenance.get("settings")
+    return isinstance(settings, Mapping) and settings.get("rehearse") is True
+
+
 def _head_factor(num_heads_q: int, num_heads_kv: int) -> int:
     """By how much heads are fewer: whoever split them among 2 to 4 ranks still can.
 

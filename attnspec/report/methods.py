@@ -16,6 +16,7 @@ import attnspec
 from attnspec.drawing.look import PASS_TITLES, mask_title
 from attnspec.errors import InputError
 from attnspec.launch.measured_code import measured_code, measured_versions
+from attnspec.launch.rehearsal import is_rehearsal
 from attnspec.report.environment import environment, section, variables
 from attnspec.report.run import OpenedRun
 from attnspec.report.skew import skew_by_case
@@ -36,6 +37,8 @@ def methods_text(run: OpenedRun) -> str:
 
 def _workloads(run: OpenedRun, rows: Sequence[Row]) -> Iterator[str]:
     versions = measured_versions(run.provenance) or [attnspec.__version__]
+    if is_rehearsal(run.provenance):
+        yield "This was a rehearsal of a shrunk spec on the CPU, whose times say nothing and belong in no paper."
     yield f"We measured {_number(len(rows), 'case')} with attnspec {listed(versions)}."
     heads = sorted({(row["num_heads_q"], row["num_heads_kv"]) for row in rows})
     told = listed(f"{queries} query and {keys} key/value heads" for queries, keys in heads)

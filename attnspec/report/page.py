@@ -9,6 +9,7 @@ from attnspec import plugins
 from attnspec.drawing.cases import Cases, cases_of
 from attnspec.drawing.look import Drawing
 from attnspec.drawing.saving import save
+from attnspec.launch.rehearsal import is_rehearsal
 from attnspec.launch.run_folder import replacing
 from attnspec.report import sections
 from attnspec.report.beside_published import pairs
@@ -30,6 +31,7 @@ _LIBRARY = _HERE / "vendor" / "echarts" / "echarts.min.js"
 def write_report(run_dirs: Sequence[Path], out_dir: Path, *, with_published: bool = False) -> Path:
     """Write `index.html` and draw every figure of the runs' cases beside it; returns the page's path.
 
+    Of rehearsals there are cases and packs, but neither times nor what is drawn or told from these.
     with_published: set the published page's points beside those that match. Raises InputError for a folder that is no
     run folder, OSError where something cannot be written.
     """
@@ -44,8 +46,9 @@ def write_report(run_dirs: Sequence[Path], out_dir: Path, *, with_published: boo
             for name, run in runs
             for case_id, spread in clock_spread_by_case(run.timings).items()
         },
+        rehearsed={name for name, run in runs if is_rehearsal(run.provenance)},
     )
-    drawings = drawings_of(cases)
+    drawings = drawings_of(cases.timed)
     figures = out_dir / "figures"
     figures.mkdir(parents=True, exist_ok=True)
     samples: dict[tuple[str, str], Series] = {}
@@ -83,8 +86,10 @@ def page_text(
     facts: Sequence[RunFacts],
 ) -> Iterator[str]:
     """The page in parts: what stands without scripts first, so that a browser shows it before it has read the rest."""
-    rows, said = cases.measured, verdicts(cases.measured)
-    beside = pairs(cases) if cases.published else []
+    rows, timed = cases.measured, cases.timed
+    said = verdicts(timed.measured)
+    beside = pairs(timed) if cases.published else []
+    charts = bool(timed.measured) or not rows
     title = sections.text(", ".join(run.name for run in facts))
     yield (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title} - attnspec</title>'
@@ -93,20 +98,23 @@ def page_text(
         '<link rel="icon" href="data:,">'
         f"<style>{_asset('page.css')}</style></head>\n<body>\n"
     )
-    yield _asset("head.html").replace("{title}", title)
+    yield _asset("head.html").replace("{charts}", "Charts" if charts else "Filters").replace("{title}", title)
+    yield sections.rehearsals(facts)
     yield sections.overview(rows)
-    yield _asset("filters.html")
+    yield _asset("filters.html").replace("{heading}", "Who wins where" if charts else "Which cases to show")
+    if charts:
+        yield _asset("throughput.html")
     yield sections.groups(said)
     yield _asset("charts.html")
     if cases.published:
         yield sections.beside_published(beside)
-    of_ranks = [(row, skews.get((row["run"], row["case_id"]))) for row in rows if row["status"] == "ok"]
+    of_ranks = [(row, skews.get((row["run"], row["case_id"]))) for row in timed.measured if row["status"] == "ok"]
     yield sections.skews([(row, skew) for row, skew in of_ranks if skew is not None])
     yield _asset("cases.html")
     yield sections.provenance(facts, rows)
     yield sections.pictures(drawings)
     yield _asset("foot.html")
-    held = thinned(samples.get((row["run"], row["case_id"])) for row in rows)
+    held = thinned(None if row["rehearsed"] else samples.get((row["run"], row["case_id"])) for row in rows)
     yield f'<script type="application/json" id="payload">{script_json(payload(rows, said, beside, held))}</script>\n'
     yield f"<script>{_LIBRARY.read_text(encoding='utf-8')}</script>\n"
     scripts = "\n".join(_asset(f"{name}.js") for name in _SCRIPTS)

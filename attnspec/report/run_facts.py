@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from attnspec.launch.measured_code import measured_code, measured_versions
+from attnspec.launch.rehearsal import is_rehearsal
 from attnspec.report.environment import variables
 
 _FILES = ("cells.parquet", "timings.parquet", "provenance.json", "spec.yaml", "plan.json")
@@ -20,9 +21,13 @@ _LONGEST_RECORD = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """facts: name and value, in order. links: file name and relative address. record: the provenance as text."""
+    """facts: name and value, in order. links: file name and relative address. record: the provenance as text.
+
+    rehearsed: whether the run was a rehearsal.
+    """
 
     name: str
+    rehearsed: bool
     facts: tuple[tuple[str, str], ...]
     links: tuple[tuple[str, str], ...]
     record: str
@@ -38,7 +43,13 @@ def run_facts(
     files = [folder] if folder.is_file() else [folder / name for name in _FILES if (folder / name).is_file()]
     links = [(file.name, _address(file, out_dir)) for file in files]
     told = _given("packs", packs_problem and f"not drawn: {packs_problem}")
-    return RunFacts(name=name, facts=(*_facts(content), *told), links=tuple(links), record=_record(content))
+    return RunFacts(
+        name=name,
+        rehearsed=is_rehearsal(content),
+        facts=(*_facts(content), *told),
+        links=tuple(links),
+        record=_record(content),
+    )
 
 
 def _record(content: Mapping[str, Any]) -> str:

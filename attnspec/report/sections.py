@@ -41,13 +41,30 @@ def text(value: object) -> str:
     return html.escape(plain(str(value)))
 
 
+def rehearsals(runs: Sequence[RunFacts]) -> str:
+    """What the page says first where some of its runs are rehearsals; nothing where none is."""
+    names = [run.name for run in runs if run.rehearsed]
+    if not names:
+        return ""
+    if len(names) < len(runs):
+        who = f"{', '.join(names)} {'is a rehearsal' if len(names) == 1 else 'are rehearsals'}"
+        winners = "winners are named among the other runs alone"
+    else:
+        who = "This is a rehearsal" if len(names) == 1 else "These are rehearsals"
+        winners = "no winners are named"
+    what = "the spec was shrunk until all of it runs on the CPU, on 4 ranks at most, so the times say nothing"
+    return f'<p class="note" id="rehearsal"><b>{text(who)}</b>: {what}. They are left out here, and {winners}.</p>'
+
+
 def overview(rows: Sequence[Row]) -> str:
-    """Counts, who wins most, what did not run and why, what is to be read with care."""
+    """Counts, who wins most, what did not run and why, what is to be read with care. Rehearsals win nothing."""
+    timed = [row for row in rows if not row["rehearsed"]]
+    judged = bool(timed) or not rows
     counts = Counter(row["status"] for row in rows)
     ran = len(rows) - counts["skipped"]
     devices = list(dict.fromkeys(row["device"] for row in rows))
     labels = {row["label"] for row in rows if row["status"] != "skipped"}
-    unstable = shaky(rows)
+    unstable = shaky(timed)
     left_out = f"; {counts['skipped']:,} more left out" if counts["skipped"] else ""
     tiles = [
         (f"{counts['ok']:,}", "cases ok", f"of {ran:,}{left_out}"),
@@ -58,11 +75,13 @@ def overview(rows: Sequence[Row]) -> str:
     cards = "".join(
         f'<div class="tile"><b>{text(number)}</b><span>{text(name)}</span><small>{text(note)}</small></div>'
         for number, name, note in tiles
+        if judged or name != "to read with care"
     )
+    told = _unstable(unstable, sum(row["status"] == "ok" for row in timed)) if judged else ""
     return (
         f'<section id="overview" aria-labelledby="overview-title"><h2 id="overview-title">At a glance</h2>'
-        f'<div class="tiles">{cards}</div>{_winners(rows)}'
-        f'<div class="columns">{_absences(rows)}{_unstable(unstable, counts["ok"])}</div></section>'
+        f'<div class="tiles">{cards}</div>{_winners(timed) if judged else ""}'
+        f'<div class="columns">{_absences(rows)}{told}</div></section>'
     )
 
 

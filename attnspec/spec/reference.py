@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from attnspec import catalog
-from attnspec.catalog.params import COUNT_PATTERN, params_schema
+from attnspec.catalog.params import COUNT_PATTERN, POSITIVE_PATTERN, params_schema
 from attnspec.errors import InputError
 from attnspec.spec.excludes import AXES
 from attnspec.spec.implementations import runnable_kernels
@@ -170,7 +170,7 @@ def kind(schema: Json) -> str:
         return "name" if isinstance(schema.get("const", schema.get("enum", [None])[0]), str) else "integer"
     if "anyOf" in schema:
         first, *others = _options(schema)
-        if any(one.get("pattern") == COUNT_PATTERN for one in others):
+        if any(one.get("pattern") in (COUNT_PATTERN, POSITIVE_PATTERN) for one in others):
             return "token count"
         return kind(first) + (", or a list of them" if any(one.get("items") == first for one in others) else "")
     if "oneOf" in schema:

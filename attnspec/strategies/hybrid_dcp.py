@@ -42,7 +42,9 @@ def check(params: Params, shape: Shape, cp_size: int) -> None:
     if cp_size & (cp_size - 1):
         below = 1 << (cp_size.bit_length() - 1)
         raise UnsupportedError(
-            "mesh", f"groups of a power of two do not tile {cp_size} ranks; allowed cp_size: {below}, {2 * below}"
+            "mesh",
+            f"groups of a power of two do not tile {cp_size} ranks; allowed cp_size: {below}, {2 * below} and all "
+            "other powers of two",
         )
 
 

@@ -315,6 +315,24 @@ def test_two_runs_strategies_and_devices_stand_in_one_page(
     shown.picture("strategies")
 
 
+def test_a_rehearsal_is_compared_in_no_chart(
+    show: Callable[..., Shown], build: Callable[..., Path], tmp_path: Path
+) -> None:
+    rehearsed = write_run(tmp_path / "rehearsed", distributed(), {"settings": {"rehearse": True}})
+    measured = write_run(tmp_path / "measured", [cell("fa2"), cell("fa3")])
+    shown = show(build(rehearsed), viewport={"width": 1360, "height": 900})
+    assert shown.page.locator("#rehearsal").inner_text().startswith("This is a rehearsal")
+    assert not shown.page.locator("#no-groups").is_visible() and not shown.page.locator("#more").is_visible()
+    assert shown.page.locator("#matrix table").count() == shown.page.locator(".chart").count() == 0
+    assert len(shown.rows()) == 48 and shown.column("error / bound")[0] == "0.9 / 2"
+    shown.page.locator("[data-row]").first.click()
+    assert "Samples" not in shown.page.inner_text("#details-body")
+    shown.picture("rehearsal")
+    both = show(build(rehearsed, measured), viewport={"width": 1360, "height": 900})
+    assert len(both.cards()) == both.page.locator("#matrix tbody tr:not(.group)").count() == 1
+    assert not both.page.locator("#more").is_visible()
+
+
 def test_kernels_and_strategies_share_no_chart_and_keep_the_looks_of_the_figures(
     show: Callable[..., Shown], build: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -12,7 +12,10 @@ import jsonschema
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
+from attnspec import catalog
+from attnspec.catalog.params import checked, params_schema
 from attnspec.errors import Problem, SpecError
 from attnspec.spec import Spec, load_spec
 from attnspec.spec.overrides import apply_override
@@ -51,6 +54,33 @@ SPEC = {
 @pytest.fixture(scope="module")
 def validator():
     return jsonschema.Draft202012Validator(json_schema())
+
+
+COUNTS = [
+    (kind, name, field)
+    for kind in ("masks", "kernels", "strategies")
+    for name in catalog.names(kind)
+    for field, held in catalog.param_fields(catalog.load(kind, name)).items()
+    if held.about.tokens
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "field"), COUNTS)
+def test_a_count_is_taken_as_a_number_and_as_text_alike(kind, name, field):
+    module = catalog.load(kind, name)
+    of_schema = jsonschema.Draft202012Validator(params_schema(module)["properties"][field])
+
+    def taken(value):
+        try:
+            return checked(module, {field: value}, partial=True)[field]
+        except ValidationError:
+            return None
+
+    least = catalog.param_fields(module)[field].about.ge
+    for count, *texts in ((0, "0", "0K", "0.0M"), (1, "1"), (1024, "1K"), (2**62, str(2**62)), (2**62 + 1,)):
+        allowed = count if least <= count <= 2**62 else None
+        assert [taken(one) for one in (count, str(count), *texts)] == [allowed] * (len(texts) + 2), count
+        assert all(of_schema.is_valid(one) == (allowed is not None) for one in (count, *texts)), count
 
 
 @given(JSON)

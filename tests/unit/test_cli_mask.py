@@ -46,7 +46,7 @@ def test_mask_takes_counts_with_suffixes_and_defaults_to_one_document():
     made = printed(mask_command, "sliding_window_causal", "--seqlen", "32K", "--param", "window=1K")
     assert (made["seqlen"], made["docs"], made["params"]) == (32768, [32768], {"window": 1024})
     assert made["area"] == 33030656
-    made = printed(mask_command, "varlen_full", "--docs", "1K,0, 1.5K", "--seqlen", "2560")
+    made = printed(mask_command, "varlen_full", "--docs", "1K,0K, 1.5K", "--seqlen", "2560")
     assert made["docs"] == [1024, 0, 1536]
     assert made["area"] == 1024**2 + 1536**2
 
@@ -130,11 +130,11 @@ def test_the_picture_has_the_tint_of_the_share_and_the_colour_of_the_type():
         (("causal",), "give --seqlen, --docs or both"),
         (("causal", "--seqlen", "8k"), "--seqlen: got '8k': unknown suffix 'k'; write 8K; allowed: "),
         (("causal", "--seqlen", "0"), "--seqlen: got '0'; allowed: a positive integer"),
-        (("varlen_causal", "--docs", "3,-4"), "--docs: got '-4'; allowed: a positive integer"),
+        (("varlen_causal", "--docs", "3,-4"), "--docs: got '-4'; allowed: an integer of 0 or more, or one"),
         (("causal", "--seqlen", "024"), "--seqlen: got '024'; allowed: no leading zeros (a comma separates two values"),
         (("varlen_causal", "--docs", "1,024"), "--docs: got '024'; allowed: no leading zeros (a comma separates two"),
         (("varlen_causal", "--docs", "1,000"), "--docs: got '000'; allowed: no leading zeros (a comma separates two"),
-        (("varlen_causal", "--docs", "3,,4"), "--docs: got ''; allowed: a positive integer"),
+        (("varlen_causal", "--docs", "3,,4"), "--docs: got ''; allowed: an integer of 0 or more, or one"),
         (("varlen_causal", "--docs", "3,4.5"), "--docs: got '4.5', which is 4.5 tokens; allowed: "),
         (("varlen_causal", "--docs", "3,4", "--seqlen", "8"), "document lengths sum to 7, but seqlen is 8"),
         (("varlen_causal", "--docs", "0"), "seqlen is 0; allowed: 1 or more"),

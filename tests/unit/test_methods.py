@@ -70,6 +70,16 @@ def test_how_rounds_begin_is_told_where_it_was_recorded(run: Path) -> None:
     assert "each begun by up to 25 ms of the same iterations untimed; we took" in methods_text(open_run(run))
 
 
+def test_a_rehearsal_is_called_one_first(run: Path) -> None:
+    assert "rehearsal" not in methods_text(open_run(run))
+    provenance = json.loads((run / "provenance.json").read_text())
+    provenance["settings"] = {"rehearse": True}
+    (run / "provenance.json").write_text(json.dumps(provenance))
+    assert methods_text(open_run(run)).startswith(
+        "This was a rehearsal of a shrunk spec on the CPU, whose times say noth"
+    )
+
+
 def test_environment_variables_are_told_where_they_were_recorded(run: Path) -> None:
     assert "Environment variables" not in methods_text(open_run(run))
     provenance = json.loads((run / "provenance.json").read_text())

@@ -87,6 +87,9 @@ def test_machines_that_nobody_has_seen_are_not_compared():
     assert drift(BEFORE, now, seen=False) == [f"attnspec's code: {'a' * 12} -> {'b' * 12}"]
 
 
+TREE = {"NCCL_ALGO": "Tree"}
+
+
 def provenance(**found):
     return {
         "code_sha256": "a",
@@ -118,6 +121,45 @@ def test_a_run_of_several_states_of_the_code_was_made_under_all_of_them():
     held = provenance()
     held["workers"] = {"code": {"job-rank0-1": {"code_sha256": "b"}, "job-rank0-2": {"code_sha256": "a"}}}
     assert drift(recorded_conditions(held), present_conditions(provenance())) == ["attnspec's code: b, a -> a"]
+
+
+@pytest.mark.parametrize(
+    ("attempts", "now", "lines"),
+    [
+        ([TREE], TREE, []),
+        ([TREE], {}, ["variable NCCL_ALGO: Tree -> unset"]),  # whatever the last run had
+        ([{}], TREE, ["variable NCCL_ALGO: unset -> Tree"]),
+        ([{}], {}, []),
+        ([TREE, TREE], TREE, []),
+        ([TREE, {}], TREE, ["variable NCCL_ALGO: mixed in the run itself, whose attempts had Tree and unset -> Tree"]),
+        ([TREE, {}], {}, ["variable NCCL_ALGO: mixed in the run itself, whose attempts had Tree and unset -> unset"]),
+        ([{**TREE, "OMP_NUM_THREADS": "1"}], TREE, []),  # set by a launcher
+        ([], {}, []),  # no samples: the last run counts
+        ([], TREE, ["variable NCCL_ALGO: unset -> Tree"]),
+    ],
+)
+def test_variables_are_those_of_the_attempts_whose_samples_stand(attempts, now, lines):
+    held = provenance(variables={})
+    held["runs"] = [{}, {"variables": TREE}, {"variables": {}}]
+    seen = {f"job-rank0-{number}": {"env": {}, "variables": one} for number, one in enumerate(attempts)}
+    held["workers"] = {"variables": seen}
+    assert drift(recorded_conditions(held), present_conditions(provenance(variables=now))) == lines
+
+
+def test_variables_that_case_or_runner_name_are_not_the_hosts():
+    held = provenance(variables=TREE)
+    held["runs"] = [{"variables": TREE}]
+    own = {"env": {"NCCL_ALGO": "Ring"}, "variables": {"NCCL_ALGO": "Ring"}}
+    held["workers"] = {"variables": {"a-rank0-1": own, "b-rank0-1": {"env": {}, "variables": TREE}}}
+    assert drift(recorded_conditions(held), present_conditions(provenance(variables=TREE))) == []
+
+
+def test_variables_of_the_host_do_not_count_in_containers():
+    held, now = provenance(variables={}), provenance(variables={})
+    held["images"] = now["images"] = {"cpu": {"image_id": "sha256:1", "digest": None}}
+    held["runs"] = [{"variables": TREE}, {"variables": {}}]
+    held["workers"] = {"variables": {"a-rank0-1": {"env": {}, "variables": TREE}}}
+    assert drift(recorded_conditions(held), present_conditions(now)) == []
 
 
 def test_a_provenance_that_tells_too_little():

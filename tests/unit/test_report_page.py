@@ -150,6 +150,48 @@ def test_samples_are_thinned_evenly_to_a_budget():
     assert sum(many["counts"]) <= 400_000
 
 
+REHEARSAL = {"settings": {"rehearse": True}}
+TIMES = ("tflops", "tflops_per_gpu", "tflops_ci_low", "time_ms_median", "time_ms_p80", "lower_s", "setup_s", "host_ms")
+
+
+def visible(text: str) -> str:
+    return " ".join(Elements(text[text.index("<body>") : text.index('<script type="application/json"')]).texts)
+
+
+def test_the_page_of_a_rehearsal_holds_no_times_and_names_no_winners(tmp_path):
+    rows = [cell("fa2", 1024), cell("fa3", 1024, 200.0), cell("fa2", 2048, status="oom"), cell("fa3", 2048)]
+    text = write_report([write_run(tmp_path / "run", rows + distributed(), REHEARSAL)], tmp_path / "out").read_text()
+    said = visible(text)
+    assert said.index("This is a rehearsal") < said.index("At a glance") and "no winners are named" in said
+    glance = said[said.index("At a glance") : said.index("Environment and provenance")]
+    assert "why it is oom" in glance
+    for word in ("fastest", "wins", "ahead", "close to call", "TFLOP", "only", "to read with care", "Charts", " ms"):
+        assert word not in glance, word
+    held = held_in(text)
+    assert held["rows"] == 52 and held["groups"] == []
+    assert not [name for name in TIMES if any(held["columns"][name]["values"])]
+    assert sum(held["samples"]["counts"]) == 0 and sum(held["columns"]["verified_error"]["values"][:2]) > 0
+    assert list((tmp_path / "out" / "figures").iterdir()) == []
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_a_rehearsal_beside_other_runs_takes_part_in_no_comparison(tmp_path):
+    first = write_run(
+        tmp_path / "first", [cell("fa2", 1024, 900.0, case_id="r"), cell("fa3", 512, case_id="s")], REHEARSAL
+    )
+    second = write_run(tmp_path / "second", [cell("fa2", 1024), cell("fa3", 1024, 200.0)])
+    text = write_report([first, second], tmp_path / "out").read_text()
+    said = visible(text)
+    assert "first is a rehearsal" in said and "winners are named among the other runs alone" in said
+    assert "of 1 workload that can be compared, fa3 is fastest on 1" in said
+    held = held_in(text)
+    assert held["groups"] == [{"rows": [2, 3], "peak": 989.4}]
+    assert held["columns"]["tflops"]["values"] == [None, None, 100.0, 200.0]
+    assert held["samples"]["counts"] == [0, 0, 20, 20]
+    alone = visible(write_report([second], tmp_path / "alone").read_text())
+    assert "rehears" not in alone and "Who wins where" in alone and "Charts" in alone
+
+
 @pytest.mark.usefixtures("no_figures")
 def test_runs_of_one_name_are_told_apart(tmp_path):
     folders = [

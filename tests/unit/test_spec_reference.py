@@ -79,7 +79,7 @@ def test_parameters_of_every_kind(toys):
     assert row(reference.kernels(), "toy_kernel") == (
         "| `toy_kernel` | a kernel with parameters of every kind; computes nothing. | `FAST`, `SLOW`: Variant. "
         "| `here`, `there` "
-        "| `block` (token count, at least 1, default `128`): Tokens of a block."
+        "| `block` (token count, 1 to 2^62, default `128`): Tokens of a block."
         "<br>`stages` (integer, `1`, `2`, `4`, default `2`): Stages of the pipeline."
         "<br>`ratio` (number, 0 to 1, default `0.5`): Some share."
         "<br>`tiles` (list, default `[64, 64]`): Tile sizes."

@@ -30,6 +30,14 @@ def test_counts(text, tokens):
     assert parse_count(text) == tokens
 
 
+@pytest.mark.parametrize("value", [0, "0", "0K", "0.0M"])
+def test_a_count_may_be_none_where_that_is_allowed(value):
+    assert parse_count(value, least=0) == 0
+    for least, allowed in ((1, "a positive integer"), (8, "an integer of 8 or more, or one with the suffix K")):
+        with pytest.raises(InputError, match=rf"got {value!r}; allowed: {allowed}"):
+            parse_count(value, least=least)
+
+
 @pytest.mark.parametrize(
     "text",
     [

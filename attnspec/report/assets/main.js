@@ -14,7 +14,7 @@ function showCards() {
     if (card.querySelector("table")) showNumbers(card, rows);
     card.querySelector(".numbers").onclick = () => toggleNumbers(card, rows);
   });
-  document.getElementById("no-groups").hidden = any;
+  document.getElementById("no-groups").hidden = any || !cards.length;
 }
 function toggleNumbers(card, rows) {
   const button = card.querySelector(".numbers"), old = card.querySelector(".scroll");

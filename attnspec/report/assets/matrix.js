@@ -17,7 +17,7 @@ function heat(share) {
   return mixed(HEAT[low], HEAT[low + 1], place - low);
 }
 function showMatrix(rows) {
-  const box = document.getElementById("matrix"), held = workloads(rows), blocks = new Map();
+  const box = document.getElementById("matrix"), held = workloads(rows.filter(isCompared)), blocks = new Map();
   held.sort((one, other) => groupPlace(one[0]) - groupPlace(other[0]) || sizeKey(one[0]) - sizeKey(other[0]));
   for (const one of held) {
     const key = blockOf(one[0]);
@@ -51,6 +51,7 @@ function matrixOf(shown, labels, name) {
 }
 const groupPlace = (row) => groupOfRow.get(row) ?? 1e9;
 const groupOfRow = new Map(payload.groups.flatMap((group, index) => group.rows.map((row) => [row, index])));
+const isCompared = (row) => groupOfRow.has(row); // not a rehearsal's
 function matrixRow(rows, labels) {
   const best = Math.max(...rows.filter(isOk).map((row) => value("tflops", row)));
   const line = element("tr", {}, element("th", { scope: "row" }, sizeText(rows[0])));

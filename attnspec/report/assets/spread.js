@@ -38,7 +38,7 @@ function scalingBase(rows) { // throughput per rank on the fewest ranks, by what
 }
 const scalingKey = (row) => JSON.stringify(["run", "device", "label", "mask", "pass", "seqlen_per_rank", "shape"].map((name) => value(name, row)));
 function spreadPoints(spread, rows) {
-  const held = rows.filter((row) => isOk(row) && value("level", row) === spread.level);
+  const held = rows.filter((row) => isOk(row) && isCompared(row) && value("level", row) === spread.level);
   const least = spread.title === "Weak scaling" ? scalingBase(held) : null;
   const alone = least && new Set(held.map((row) => value("cp_size", row))).size < 2;
   const points = alone ? [] : held.map((row) => ({ row, value: spread.point(row, least && least.get(scalingKey(row))[1]) }));

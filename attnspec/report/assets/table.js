@@ -98,6 +98,7 @@ async function copyText(text) {
 }
 function startTable() {
   document.getElementById("case-tools").hidden = false;
+  if (!payload.groups.length) { document.getElementById("column-set").value = "trust"; columnNames = COLUMN_SETS.trust; } // without speeds
   document.getElementById("search").addEventListener("input", () => { firstRow = 0; showTable(); });
   document.getElementById("column-set").addEventListener("change", (event) => { columnNames = COLUMN_SETS[event.target.value]; sorting.name = null; showTable(); });
   const said = document.getElementById("copied");
