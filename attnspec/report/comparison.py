@@ -19,6 +19,7 @@ import pyarrow as pa
 from attnspec.drawing.look import PASS_TITLES, implementation, labelled, mask_title, worded
 from attnspec.errors import InputError
 from attnspec.launch.provenance import differences
+from attnspec.launch.rehearsal import is_rehearsal
 from attnspec.record.status import Status
 from attnspec.report.drift import STEADY, Drift
 from attnspec.report.drift_notes import drift_notes
@@ -85,7 +86,8 @@ class Change:
 class Comparison:
     """What came out. broken: ok in BASE, tried and not ok in NEW. mended: the other way round.
 
-    not_run: ok in one run and not tried in the other. only_base, only_new: cases that the other run's spec lacks.
+    not_run: ok in one run and not tried in the other. untimed: ok in both, of which one is a rehearsal. only_base,
+    only_new: cases that the other run's spec lacks.
     drift: what the machine did. environment: one line per difference. notes: sentences on what may have moved times.
     """
 
@@ -96,6 +98,7 @@ class Comparison:
     broken: Sequence[Change]
     mended: Sequence[Change]
     not_run: int
+    untimed: int
     only_base: int
     only_new: int
     drift: Drift
@@ -119,10 +122,11 @@ class Comparison:
 
 
 _ONE_RUN = "BASE and NEW are the same run, which cannot differ from itself"
+_UNTIMED = "times of a rehearsal say nothing: only how cases ended is compared"
 
 
 def compare_runs(base_dir: str | Path, new_dir: str | Path, *, threshold: float = THRESHOLD) -> Comparison:
-    """Compare two run folders (or exports of runs).
+    """Compare two run folders (or exports of runs). Of a rehearsal only how its cases ended: its times say nothing.
 
     Raises InputError where they did not measure the same: shapes, masks or packs of a case differ, or no case is in
     both.
@@ -136,9 +140,12 @@ def compare_runs(base_dir: str | Path, new_dir: str | Path, *, threshold: float 
         _check_same_ask(held[case_id], other[case_id])
     _check_same_artifacts(base, new)
     both = [case_id for case_id in common if held[case_id]["status"] == other[case_id]["status"] == Status.OK]
-    drift = drift_between(base, new)
+    rehearsed = any(is_rehearsal(run.provenance) for run in (base, new))
+    both, untimed = ([], len(both)) if rehearsed else (both, 0)
+    drift = STEADY if rehearsed else drift_between(base, new)
     titles = {row["case_id"]: case_title(row, label) for label, row in labelled(list(held.values()))}
     pairs = _pairs(base, new, both, held, titles, threshold, drift)
+    moved = {pair.case_id: pair.ratio.ratio for pair in pairs}
     broken, mended, not_run = _changes(common, held, other, titles)
     return Comparison(
         base=str(base_dir),
@@ -148,13 +155,14 @@ def compare_runs(base_dir: str | Path, new_dir: str | Path, *, threshold: float 
         broken=broken,
         mended=mended,
         not_run=not_run,
+        untimed=untimed,
         only_base=len(held) - len(common),
         only_new=len(other) - len(common),
         drift=drift,
         environment=differences(environment(base), environment(new)),
         notes=[
             *([_ONE_RUN] if base.place.samefile(new.place) else []),
-            *drift_notes(base, new, {pair.case_id: pair.ratio.ratio for pair in pairs}, drift, threshold=threshold),
+            *([_UNTIMED] if rehearsed else drift_notes(base, new, moved, drift, threshold=threshold)),
         ],
     )
 

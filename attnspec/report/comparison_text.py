@@ -50,6 +50,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         "broken": [_change(one) for one in comparison.broken],
         "mended": [_change(one) for one in comparison.mended],
         "not_run": comparison.not_run,
+        "untimed": comparison.untimed,
         "only_base": comparison.only_base,
         "only_new": comparison.only_new,
         "environment": list(comparison.environment),
@@ -82,8 +83,9 @@ def headline(comparison: Comparison) -> str:
     told = list(words.values())
     told += [f"{len(comparison.broken)} no longer ok"] if comparison.broken else []
     told += [f"{len(comparison.mended)} ok now"] if comparison.mended else []
-    pairs = "1 case" if len(comparison.pairs) == 1 else f"{len(comparison.pairs)} cases"
-    return f"{pairs} measured in both: {', '.join(told) or 'nothing to compare'}"
+    told += [f"{comparison.untimed} ok in both"] if comparison.untimed else []
+    pairs = len(comparison.pairs) + comparison.untimed
+    return f"{pairs} {'case' if pairs == 1 else 'cases'} measured in both: {', '.join(told) or 'nothing to compare'}"
 
 
 def rest(comparison: Comparison) -> list[str]:

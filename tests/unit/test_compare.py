@@ -57,6 +57,23 @@ def change(run: Path, case_id: str, **values: object) -> None:
     pq.write_table(pa.Table.from_pylist(rows, schema=cells.schema), run / "cells.parquet")
 
 
+@pytest.mark.parametrize("side", ["base", "new"])
+def test_of_a_rehearsal_only_how_cases_ended_is_compared(tmp_path: Path, new: Path, side: str) -> None:
+    ids = case_ids()
+    scale(new, dict.fromkeys(ids, 2.0))
+    change(new, ids[0], status="wrong", reason_code="mask_probe", reason="a key too many")
+    sides = {"base": Path(shutil.copytree(RECORDED, tmp_path / "base")), "new": new}
+    provenance = json.loads((sides[side] / "provenance.json").read_text())
+    provenance["settings"] = {"rehearse": True}
+    (sides[side] / "provenance.json").write_text(json.dumps(provenance))
+    found = compare_runs(sides["base"], sides["new"])
+    assert (found.pairs, found.untimed, found.regressions, found.exit_code) == ([], 95, 1, 1)
+    assert headline(found) == "95 cases measured in both: 1 no longer ok, 95 ok in both"
+    assert list(found.notes) == ["times of a rehearsal say nothing: only how cases ended is compared"]
+    assert "a key too many" in markdown(found)
+    assert as_json(found)["untimed"] == 95
+
+
 def test_a_run_is_the_same_as_itself() -> None:
     found = compare_runs(RECORDED, RECORDED)
     assert {pair.verdict for pair in found.pairs} == {Verdict.SAME}
