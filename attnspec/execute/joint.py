@@ -102,10 +102,10 @@ class Agreement:
 
     def total(self, partial: Tensor) -> Tensor:
         """The sum over ranks."""
-        self.exchange(None)
         if self.ranks.size == 1:
             return partial
-        shared = partial.cpu().contiguous()
+        shared = partial.cpu().contiguous()  # before all are well: what the device fails at shows here
+        self.exchange(None)
         dist.all_reduce(shared)
         return shared.to(partial.device)
 
