@@ -1,11 +1,12 @@
-"""The one timing loop: cases of a workload are interleaved in rounds, so that a drifting clock hits all alike.
+"""The timing loop of kernels and strategies: a workload's cases interleaved in rounds, so that drift hits all alike.
 
 Each case warms up until two turns agree or a tenth of its budget is spent, then takes rounds of a few iterations in an
 order drawn anew each time, at least min_iters in all, until its median's interval is narrow or its budget is spent.
 Before each round it runs untimed until the device has settled under its own load: whatever ran before leaves the chip
 hot or cool, so that the same kernel differed by 12 percent behind different neighbours on an H200 at its power limit.
 A fifth of that is enough where the chip was left at the clock that the case is known to run at.
-Nothing here knows a device or a file.
+Nothing here knows a device or a file. Outside it run the few rounds of the anchor between workloads, which change no
+outcome (`attnspec.worker.anchor`), and one of a strategy's computation alone.
 """
 
 from __future__ import annotations
