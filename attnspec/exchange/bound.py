@@ -25,6 +25,7 @@ class Work(Protocol):
     """What a strategy does on one rank. q_BTND: its query slots; kv: its key slots, K and V stacked, (2, B, S, G, D).
 
     Both directions exchange all their messages whatever goes wrong, and are right unless `guard` then holds an error.
+    When they return the current stream waits for every other that they used, for what is sent as for what comes.
     """
 
     def forward(self, q_BTND: Tensor, kv: Tensor, transport: Transport, guard: Guard) -> tuple[Tensor, Any]:

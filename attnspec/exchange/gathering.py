@@ -18,7 +18,7 @@ from attnspec.exchange.accumulate import lse_type, wide
 from attnspec.exchange.bound import BoundStrategy, Grads
 from attnspec.exchange.guard import Guard
 from attnspec.exchange.kernel_call import Bind, KernelCall, require_explicit, results
-from attnspec.exchange.lanes import Lanes, overlap
+from attnspec.exchange.lanes import Lanes, overlap, use
 from attnspec.exchange.tokens import Slots
 from attnspec.exchange.transport import Transport
 from attnspec.sharding.gathering import Gathering
@@ -155,6 +155,9 @@ class GatheredKeys:
                     dq, dk, dv = call.backward_of_rows(q_BTND, kv, forward.out, lse_BNR, dout_BTND)
                     rows.put(call, dq)
                 lanes.join()
+                if number + 2 < len(pairs):  # else no call of this block can get their memory
+                    use(dk)
+                    use(dv)
                 yield call.keys, dk, dv
 
         with Lanes(q_BTND, overlapped=self._overlapped_backward) as lanes:

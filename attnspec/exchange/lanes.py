@@ -4,9 +4,10 @@ For kernels that gain by it (`overlaps` in attnspec.support.bound): on two H200 
 and cuDNN up to 6, the persistent kernels of FlashAttention 3 and 4 lost up to 4, so those stay on one stream.
 
 Lane 0 is the caller's current stream. What a lane allocates and frees is its own. Memory of one lane that the other
-uses, and that is dropped before the lanes are joined, is kept from reuse by `use`. Memory of the side lane that is
-used after they were joined needs none: it is handed out again only inside a later block, which begins by waiting for
-the caller's stream. On the CPU there are no lanes and nothing to do.
+uses, and that is dropped before the lanes are joined, is kept from reuse by `use`; so is what the caller's stream uses
+of the side lane's, where they are joined in the middle of a block and a call on the side lane follows. After the last
+call there memory of the side lane needs none: it is handed out again only inside a later block, which begins by waiting
+for the caller's stream. On the CPU there are no lanes and nothing to do.
 """
 
 from __future__ import annotations

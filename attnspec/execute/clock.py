@@ -9,7 +9,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
+from attnspec.errors import AttnspecError
 from attnspec.execute.prepared import Step
+
+
+class InvalidTimeError(AttnspecError):
+    """The clock gave a time that cannot be."""
+
+
+class NoSamplesError(AttnspecError):
+    """A round without samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,11 +37,17 @@ class Timer(Protocol):
     """Takes the time of one step, and keeps what it learnt about it (how long the queue must be held).
 
     settle_ns: how long a step runs untimed before each round, until the device's clock is that under the step's own
-    load; 0 where nothing has to settle.
+    load; 0 where nothing has to settle. held: false where the step waits for the device itself, so that its times hold
+    launches too.
     """
 
     @property
     def settle_ns(self) -> int:
+        """See above."""
+        ...
+
+    @property
+    def held(self) -> bool:
         """See above."""
         ...
 
@@ -86,7 +101,7 @@ class CpuClock:
 class CpuTimer:
     """See Timer."""
 
-    settle_ns = CpuClock.settle_ns
+    settle_ns, held = CpuClock.settle_ns, True
 
     def __init__(self, clock: CpuClock, step: Step) -> None:
         self._clock, self._step = clock, step
@@ -107,6 +122,21 @@ class CpuTimer:
                 del result
                 samples.append(Sample(started_ns=started, elapsed_ns=elapsed, host_ns=elapsed))
         return samples[ahead:]
+
+
+def checked(taken: list[Sample]) -> list[Sample]:
+    """The samples of a round. Raises NoSamplesError, InvalidTimeError.
+
+    >>> checked([])
+    Traceback (most recent call last):
+    attnspec.execute.clock.NoSamplesError: the clock gave no samples
+    """
+    if not taken:
+        raise NoSamplesError("the clock gave no samples")
+    for sample in taken:
+        if sample.elapsed_ns <= 0:
+            raise InvalidTimeError(f"an iteration took {sample.elapsed_ns} ns by the device's own clock")
+    return taken
 
 
 @contextmanager

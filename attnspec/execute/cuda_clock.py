@@ -2,9 +2,10 @@
 
 Per iteration, on the current stream: the untimed part; a write over a buffer larger than L2; a spin kernel that holds
 the queue until the whole iteration is enqueued, unless iterations that together last longer have yet to begin; with
-several ranks a one-element all-reduce; the start event; the iteration; a wait for every other stream that it used; the
-end event; and a short spin of known cycles whose duration gives the SM clock. An iteration whose start event had passed
-before it was enqueued is taken again with a longer hold.
+several ranks a one-element all-reduce; the start event; the iteration; the end event; and a short spin of known cycles
+whose duration gives the SM clock. Whatever other streams the iteration uses, it has the current one wait for them
+before it returns (as attnspec.support.bound asks), so the end event comes after all. An iteration whose start event had
+passed before it was enqueued is taken again with a longer hold.
 """
 
 from __future__ import annotations
@@ -52,8 +53,7 @@ class CudaClock:
     """The clock of one CUDA device and its current stream.
 
     align: enqueues what lines the ranks up right before the start event, never waiting on the host. agree: which of
-    some iterations were late on any rank, so that all take the same ones again. streams: other streams that an
-    iteration may use; the end event waits for them.
+    some iterations were late on any rank, so that all take the same ones again.
     """
 
     settle_ns = SETTLE_NS
@@ -64,9 +64,8 @@ class CudaClock:
         *,
         align: Callable[[], None] | None = None,
         agree: Callable[[Sequence[bool]], Sequence[bool]] = list,
-        streams: Callable[[], Sequence[torch.cuda.Stream]] = tuple,
     ) -> None:
-        self.device, self.align, self.agree, self.streams = device, align, agree, streams
+        self.device, self.align, self.agree = device, align, agree
         self.nvml = Nvml.of(device)
         self.flush_bytes = max(2 * int(torch.cuda.get_device_properties(device).L2_cache_size), 2**26)
         self._flushed = torch.empty(self.flush_bytes // 4, dtype=torch.int32, device=device)
@@ -157,8 +156,6 @@ class CudaTimer:
         begin = time.perf_counter_ns()
         result = step.run()
         host_ns = time.perf_counter_ns() - begin
-        for stream in clock.streams():
-            torch.cuda.current_stream(clock.device).wait_stream(stream)
         end.record()
         _spin(CLOCK_CYCLES)
         after.record()

@@ -21,7 +21,7 @@ accumulator. That much of the sum of dO is allowed for. Seen on an H200: 3.7e-4 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -39,13 +39,15 @@ Reduce = Callable[[Tensor], Tensor]
 BOUND = 12.0
 FLOAT32_EPS = 2.0**-23
 ROWS_A_STEP = 16
+VALUES_AT_ONCE = 2**22
+"""Sums that ranks add up in one exchange, 32 MiB; those of one head where that alone has more."""
 
 
 class Identities:
     """The identities of one mask.
 
     q_rows, k_rows: positions of the rows and keys that this rank holds (None: all, in order); `reduce` then adds up the
-    ranks' partial sums.
+    ranks' partial sums, those of as many heads at once as VALUES_AT_ONCE lets in.
     """
 
     def __init__(
@@ -63,9 +65,9 @@ class Identities:
         steps_C = np.bincount(of_q[of_q >= 0], minlength=num_parts)[:num_parts] * shape.group_size / ROWS_A_STEP
         if q_rows is not None:
             of_q, counts = of_q[q_rows], counts[q_rows]
-        self.shape = shape
-        self.queries = _Sums(of_q, num_parts, device, reduce)
-        self.keys = _Sums(of_k if k_rows is None else of_k[k_rows], num_parts, device, reduce)
+        self.shape, self.num_parts, self.reduce = shape, num_parts, reduce
+        self.queries = _Sums(of_q, num_parts, device)
+        self.keys = _Sums(of_k if k_rows is None else of_k[k_rows], num_parts, device)
         self.shrinkage_C = torch.from_numpy(steps_C * FLOAT32_EPS / 2).to(device)
         log_counts = 1 + np.log(np.maximum(counts, 1))
         self.lse_noise_T = torch.from_numpy((2 * FLOAT32_EPS * log_counts) ** 2).to(device)
@@ -74,40 +76,77 @@ class Identities:
         self, tensors: Tensors, out_BTND: Tensor, dk_BSGD: Tensor, dv_BSGD: Tensor, *, partials: int = 1
     ) -> Finding:
         """The worst part and head, of dV and dK. out_BTND, partials: as the implementation made and merged it."""
-        assert tensors.dout_BTND is not None
         shape, worst = self.shape, Finding(error=0.0, bound=BOUND)
         num_roundings = 2 if partials == 1 else 3
         out_noise = num_roundings * (ROUNDING * torch.finfo(out_BTND.dtype).eps) ** 2 / shape.head_dim
-        for batch in range(shape.batch):
-            for head in range(shape.num_heads_kv):
-                heads = slice(head * shape.group_size, (head + 1) * shape.group_size)
-                dout_TMD, q_TMD = tensors.dout_BTND[batch, :, heads], tensors.q_BTND[batch, :, heads]
-                dout_square_T, q_square_T = _square(dout_TMD), _square(q_TMD) / shape.group_size
-                wanted_CD = self.queries(dout_TMD.sum(dim=1, dtype=torch.float64))
-                dv = self._compare(dv_BSGD[batch, :, head], wanted_CD, dout_square_T * self.lse_noise_T)
-                delta_noise_T = dout_square_T * q_square_T * (8 * FLOAT32_EPS) ** 2
-                pull_square_TM = _squares(dout_TMD.to(torch.float32) * out_BTND[batch, :, heads])
-                delta_noise_T += (pull_square_TM * _squares(q_TMD)).sum(dim=1) * out_noise
-                dk = self._compare(dk_BSGD[batch, :, head], None, delta_noise_T)
-                for name, demand, found in (("dV", "the sum of dO", dv), ("dK", "0", dk)):
-                    if found.index is not None and found.exceeds(worst):
-                        (part,) = found.index
-                        rows, keys = self.queries.place(part), self.keys.place(part)
-                        worst = found.with_reason(
-                            "gradient_identity",
-                            f"{name} of key/value head {head}, summed over {keys} (for {rows}), differs from {demand} "
-                            f"by {found.error:.3g} times rounding (bound {BOUND:g})",
-                        )
+        widths = (*[shape.head_dim] * 3, *[1] * 4)
+        every = [(batch, head) for batch in range(shape.batch) for head in range(shape.num_heads_kv)]
+        at_once = max(1, VALUES_AT_ONCE // max(1, self.num_parts * sum(widths)))
+        for first in range(0, len(every), at_once):
+            places = every[first : first + at_once]
+            size = (len(places), self.num_parts, sum(widths))
+            sums_HCW = torch.empty(size, dtype=torch.float64, device=out_BTND.device)
+            for (batch, head), sums_CW in zip(places, sums_HCW, strict=True):
+                held = self._sums(tensors, out_BTND, dk_BSGD, dv_BSGD, batch, head, out_noise)
+                for target_C, sum_C in zip(sums_CW.split(widths, dim=-1), held, strict=True):
+                    target_C.copy_(sum_C)
+            for (_, head), sums_CW in zip(places, self.reduce(sums_HCW), strict=True):
+                worst = self._worse(worst, head, sums_CW.split(widths, dim=-1), (dv_BSGD.dtype, dk_BSGD.dtype))
         return worst
 
-    def _compare(self, grad_SD: Tensor, wanted_CD: Tensor | None, row_noise_T: Tensor) -> Finding:
-        wide_SD = grad_SD.to(torch.float64)
-        sum_CD = self.keys(wide_SD)
+    def _sums(
+        self,
+        tensors: Tensors,
+        out_BTND: Tensor,
+        dk_BSGD: Tensor,
+        dv_BSGD: Tensor,
+        batch: int,
+        head: int,
+        out_noise: float,
+    ) -> Iterator[Tensor]:
+        """Of one key/value head, over what this rank holds: dO, dV and dK (parts, D); then (parts, 1) the squares of
+        dV and dK and the noise of the rows in each."""
+        assert tensors.dout_BTND is not None
+        heads = slice(head * self.shape.group_size, (head + 1) * self.shape.group_size)
+        dout_TMD, q_TMD = tensors.dout_BTND[batch, :, heads], tensors.q_BTND[batch, :, heads]
+        yield self.queries(dout_TMD.sum(dim=1, dtype=torch.float64))
+        squares = []
+        for grad_BSGD in (dv_BSGD, dk_BSGD):
+            wide_SD = grad_BSGD[batch, :, head].to(torch.float64)
+            yield self.keys(wide_SD)
+            squares.append(self.keys(wide_SD.square_().sum(dim=-1, keepdim=True)))
+        yield from squares
+        dout_square_T, q_square_T = _square(dout_TMD), _square(q_TMD) / self.shape.group_size
+        delta_noise_T = dout_square_T * q_square_T * (8 * FLOAT32_EPS) ** 2
+        pull_square_TM = _squares(dout_TMD.to(torch.float32) * out_BTND[batch, :, heads])
+        delta_noise_T += (pull_square_TM * _squares(q_TMD)).sum(dim=1) * out_noise
+        for noise_T in (dout_square_T * self.lse_noise_T, delta_noise_T):
+            yield self.queries(noise_T.to(torch.float64)[:, None])
+
+    def _worse(
+        self, worst: Finding, head: int, sums: Sequence[Tensor], dtypes: tuple[torch.dtype, torch.dtype]
+    ) -> Finding:
+        """The worse of a finding and those of one head, of whose sums of all ranks there are those of `_sums`."""
+        wanted_CD, dv_CD, dk_CD, dv_square_C, dk_square_C, dv_noise_C, dk_noise_C = sums
+        dv = self._compare(dv_CD, wanted_CD, dv_square_C[:, 0], dv_noise_C[:, 0], dtypes[0])
+        dk = self._compare(dk_CD, None, dk_square_C[:, 0], dk_noise_C[:, 0], dtypes[1])
+        for name, demand, found in (("dV", "the sum of dO", dv), ("dK", "0", dk)):
+            if found.index is not None and found.exceeds(worst):
+                (part,) = found.index
+                rows, keys = self.queries.place(part), self.keys.place(part)
+                worst = found.with_reason(
+                    "gradient_identity",
+                    f"{name} of key/value head {head}, summed over {keys} (for {rows}), differs from {demand} "
+                    f"by {found.error:.3g} times rounding (bound {BOUND:g})",
+                )
+        return worst
+
+    def _compare(
+        self, sum_CD: Tensor, wanted_CD: Tensor | None, square_C: Tensor, row_noise_C: Tensor, dtype: torch.dtype
+    ) -> Finding:
         error_CD = sum_CD if wanted_CD is None else sum_CD - wanted_CD
-        rounding = torch.finfo(grad_SD.dtype).eps * ROUNDING
-        square_C = self.keys(wide_SD.square_().sum(dim=-1, keepdim=True))[:, 0] * rounding**2
-        square_C += self.queries(row_noise_T.to(torch.float64)[:, None])[:, 0]
-        unit_C = (square_C / self.shape.head_dim).sqrt().clamp_min(1e-30)
+        variance_C = square_C * (torch.finfo(dtype).eps * ROUNDING) ** 2 + row_noise_C
+        unit_C = (variance_C / self.shape.head_dim).sqrt().clamp_min(1e-30)
         error_C = error_CD.square().mean(dim=-1).sqrt()
         if wanted_CD is not None:
             error_C = error_C - self.shrinkage_C * wanted_CD.square().mean(dim=-1).sqrt()
@@ -118,8 +157,7 @@ class Identities:
 class _Sums:
     """Sums of rows per part of the mask, by prefix sums over rows in the order of their parts."""
 
-    def __init__(self, part_of: IntArray, num_parts: int, device: torch.device, reduce: Reduce) -> None:
-        self.reduce = reduce
+    def __init__(self, part_of: IntArray, num_parts: int, device: torch.device) -> None:
         order = np.argsort(part_of, kind="stable")
         self.bounds = np.searchsorted(part_of[order], np.arange(num_parts + 1))
         self.order = order
@@ -128,11 +166,11 @@ class _Sums:
         self.bounds_C = torch.from_numpy(self.bounds).to(device)
 
     def __call__(self, value_RD: Tensor) -> Tensor:
-        """float64 sums (parts, D)."""
+        """float64 sums (parts, D) over what this rank holds."""
         held_RD = value_RD if self.whole else value_RD[self.order_R]
         prefix_RD = torch.zeros((len(held_RD) + 1, held_RD.shape[1]), dtype=torch.float64, device=held_RD.device)
         torch.cumsum(held_RD, dim=0, out=prefix_RD[1:])
-        return self.reduce(prefix_RD[self.bounds_C[1:]] - prefix_RD[self.bounds_C[:-1]])
+        return prefix_RD[self.bounds_C[1:]] - prefix_RD[self.bounds_C[:-1]]
 
     def place(self, part: int) -> str:
         """A part for people: how many positions this rank holds of it, from which on."""

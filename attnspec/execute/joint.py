@@ -18,9 +18,8 @@ from attnspec.exchange.bound import Grads, RankKernel
 from attnspec.exchange.groups import Ranks
 from attnspec.exchange.guard import Guard, NoRoomError
 from attnspec.exchange.transport import SilentTransport, Transport
-from attnspec.execute.clock import Sample, Timer
+from attnspec.execute.clock import Sample, Timer, checked
 from attnspec.execute.findings import Finding
-from attnspec.execute.rounds import InvalidTimeError, NoSamplesError
 from attnspec.execute.sent import Sent, WatchedTransport
 from attnspec.support import Forward
 
@@ -102,10 +101,10 @@ class Agreement:
 
     def total(self, partial: Tensor) -> Tensor:
         """The sum over ranks."""
-        self.exchange(None)
         if self.ranks.size == 1:
             return partial
-        shared = partial.cpu().contiguous()
+        shared = partial.cpu().contiguous()  # before all are well: what the device fails at shows here
+        self.exchange(None)
         dist.all_reduce(shared)
         return shared.to(partial.device)
 
@@ -120,7 +119,7 @@ class JointStrategy:
     """A BoundKernel that fails on all ranks when it fails on one. Final.
 
     Outside timing that shows after each call. While `timing`, or counting, calls of a rank that has failed exchange
-    messages and compute nothing; `settle` tells.
+    messages and compute nothing; `settle` tells, or `raise_held` inside what all ranks do together.
     """
 
     explicit_backward = False
@@ -191,10 +190,13 @@ class JointStrategy:
 
     def settle(self) -> None:
         """Raise on all ranks what went wrong on any while timing."""
+        self._agreement.together(self.raise_held)
+
+    def raise_held(self) -> None:
+        """Raise what went wrong on this rank while timing. The others know nothing of it yet."""
         error, self._error = self._error, None
         if error is not None:
-            self._agreement.fail(error)
-        self._agreement.exchange(None)
+            raise error
 
     @contextmanager
     def _through(self, other: Transport) -> Iterator[None]:
@@ -234,7 +236,7 @@ class JointTimer:
     @property
     def held(self) -> bool:
         """As the device's own timer says."""
-        return bool(getattr(self._timer, "held", True))
+        return self._timer.held
 
     @property
     def settle_ns(self) -> int:
@@ -251,10 +253,5 @@ class JointTimer:
 
     def _round(self, iterations: int, ahead: int) -> list[Sample]:
         taken = self._timer.round(iterations, ahead=ahead)
-        self._bound.settle()
-        if not taken:
-            raise NoSamplesError("the clock gave no samples")
-        for sample in taken:
-            if sample.elapsed_ns <= 0:
-                raise InvalidTimeError(f"an iteration took {sample.elapsed_ns} ns by the device's own clock")
-        return taken
+        self._bound.raise_held()
+        return checked(taken)

@@ -1,11 +1,12 @@
-"""The one timing loop: cases of a workload are interleaved in rounds, so that a drifting clock hits all alike.
+"""The timing loop of kernels and strategies: a workload's cases interleaved in rounds, so that drift hits all alike.
 
 Each case warms up until two turns agree or a tenth of its budget is spent, then takes rounds of a few iterations in an
 order drawn anew each time, at least min_iters in all, until its median's interval is narrow or its budget is spent.
 Before each round it runs untimed until the device has settled under its own load: whatever ran before leaves the chip
 hot or cool, so that the same kernel differed by 12 percent behind different neighbours on an H200 at its power limit.
 A fifth of that is enough where the chip was left at the clock that the case is known to run at.
-Nothing here knows a device or a file.
+Nothing here knows a device or a file. Outside it run the few rounds of the anchor between workloads, which change no
+outcome (`attnspec.worker.anchor`), and one of a strategy's computation alone.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from attnspec.errors import AttnspecError
-from attnspec.execute.clock import Sample, Timer
+from attnspec.execute.clock import Sample, Timer, checked
 from attnspec.stats import block_bootstrap_median, median, relative_half_width, seed_of
 from attnspec.wire import Measure
 
@@ -38,14 +39,6 @@ SAME_CLOCK = 0.005
 BRIEF_SHARE = 0.2
 """Of the settling, where the last round left the chip at the clock that the case had in its own rounds."""
 NUM_RESAMPLES = 300
-
-
-class InvalidTimeError(AttnspecError):
-    """The clock gave a time that cannot be."""
-
-
-class NoSamplesError(AttnspecError):
-    """A round without samples."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -106,6 +99,16 @@ def interleave(
         running = [case for case in running if case.error is None and not loop.finished(case)]
 
 
+class _Turn(NamedTuple):
+    """Of all ranks: each iteration's time, what the turn cost, what the case's warm-up has cost so far, and the SM
+    clock, if all could read it."""
+
+    elapsed_ns: list[float]
+    cost_s: float
+    warm_s: float
+    clock_mhz: float | None
+
+
 class _Loop:
     def __init__(
         self,
@@ -132,12 +135,11 @@ class _Loop:
             if taken is None:
                 return
             case.warm_s += self.now_s() - started
-            elapsed, cost_s, _ = self._agreed(taken, self.now_s() - started)
-            now = median(elapsed)
-            self._learn(case, cost_s / iterations)
+            turn = self._agreed(case, taken, self.now_s() - started)
+            now = median(turn.elapsed_ns)
+            self._learn(case, turn.cost_s / iterations)
             stationary = before is not None and abs(now - before) <= WARM_AGREEMENT * before
-            (warm_s,) = self.agree([case.warm_s])
-            if stationary or warm_s >= WARM_SHARE * self.measure.max_seconds:
+            if stationary or turn.warm_s >= WARM_SHARE * self.measure.max_seconds:
                 return
             before, iterations = now, min(case._iterations, max(self.least_iterations, WARM_ITERATIONS))
 
@@ -149,13 +151,14 @@ class _Loop:
         taken = self._turn(case, case._iterations, ahead)
         if taken is None:
             return
-        elapsed, cost_s, self._clock_before_mhz = self._agreed(taken, self.now_s() - started)
+        turn = self._agreed(case, taken, self.now_s() - started)
+        self._clock_before_mhz = turn.clock_mhz
         if self._clock_before_mhz is not None:
             case.clocks_mhz.append(self._clock_before_mhz)
         self.on_round(case, taken)
-        case.samples_ns.append(elapsed)
-        case.spent_s += cost_s
-        per_iteration_s = cost_s / (ahead + case._iterations)
+        case.samples_ns.append(turn.elapsed_ns)
+        case.spent_s += turn.cost_s
+        per_iteration_s = turn.cost_s / (ahead + case._iterations)
         case._budgeted_s += per_iteration_s * case._iterations
         self._learn(case, per_iteration_s)
 
@@ -189,24 +192,20 @@ class _Loop:
     def _turn(self, case: Timed, iterations: int, ahead: int = 0) -> list[Sample] | None:
         self.on_turn(case)
         try:
-            taken = case.timer.round(iterations, ahead=ahead)
-            if not taken:
-                raise NoSamplesError("the clock gave no samples")
-            for sample in taken:
-                if sample.elapsed_ns <= 0:
-                    raise InvalidTimeError(f"an iteration took {sample.elapsed_ns} ns by the device's own clock")
+            taken = checked(case.timer.round(iterations, ahead=ahead))
         except Exception as error:  # noqa: BLE001  (any failure of a library is this case's outcome, not the loop's)
             case.error = error
             self.on_failure(case)
             return None
         return taken
 
-    def _agreed(self, taken: list[Sample], cost_s: float) -> tuple[list[float], float, float | None]:
-        """Of all ranks: each iteration's time, what the turn cost, and the SM clock, if all could read it."""
+    def _agreed(self, case: Timed, taken: list[Sample], cost_s: float) -> _Turn:
+        """A turn as all ranks see it."""
         clocks = [sample.sm_clock_mhz for sample in taken if sample.sm_clock_mhz is not None]
         slowness = 1 / median(clocks) if clocks else math.inf
-        *elapsed, cost_s, slowness = self.agree([*(float(sample.elapsed_ns) for sample in taken), cost_s, slowness])
-        return elapsed, cost_s, None if math.isinf(slowness) else 1 / slowness
+        elapsed_ns = [float(sample.elapsed_ns) for sample in taken]
+        *elapsed_ns, cost_s, warm_s, slowness = self.agree([*elapsed_ns, cost_s, case.warm_s, slowness])
+        return _Turn(elapsed_ns, cost_s, warm_s, None if math.isinf(slowness) else 1 / slowness)
 
     def _iterations_for(self, cost_s: float) -> int:
         fitting = int(TURN_NS / 1e9 / cost_s) if cost_s > 0 else MOST_ITERATIONS

@@ -56,8 +56,8 @@ class Verification:
 class Checks:
     """What all implementations of one workload and pack are checked against, made when first needed.
 
-    q_BRND and dout_BRND give chosen rows of the whole sequence; k_BSGD and v_BSGD are whole. q_rows, k_rows and reduce:
-    what this rank holds, and how ranks add up, as in Prepared and Identities.
+    q_rows_of and dout_rows_of give chosen rows of the whole sequence; k_BSGD and v_BSGD are whole. q_rows, k_rows and
+    reduce: what this rank holds, and how ranks add up, as in Prepared and Identities.
     """
 
     workload_id: str
@@ -70,7 +70,6 @@ class Checks:
     q_rows: IntArray | None = None
     k_rows: IntArray | None = None
     reduce: Reduce = lambda partial: partial
-    oracle_s: float = 0.0
     _truths: dict[int, Truth] = field(default_factory=dict)
     _codes: Codes | None = None
     _identities: Identities | None = None
@@ -100,7 +99,6 @@ class Checks:
     def truth(self, partials: int) -> Truth:
         """The oracle, in units of plain attention in so many parts."""
         if partials not in self._truths:
-            started = time.perf_counter()
             rows = sample_rows(self.slices, seed=seed_of(f"{self.workload_id}:rows"))
             self._truths[partials] = truth(
                 self.shape,
@@ -112,7 +110,6 @@ class Checks:
                 dout_BRND=None if self.dout_rows_of is None else self.dout_rows_of(rows),
                 partials=partials,
             )
-            self.oracle_s += time.perf_counter() - started
         return self._truths[partials]
 
     def ready(self, partials: int) -> None:

@@ -32,6 +32,9 @@ class BoundKernel(Protocol):
     what is timed: device work of the library alone, no copies that a user of the library would not need.
     `canonical_*` bring results back to canonical layout (untimed).
 
+    On CUDA `forward` and `backward` start on the current stream, and it waits for what they start on others before they
+    return: the clock's end event is recorded on it alone.
+
     A kernel whose exponential is approximate may have one more attribute, `lse_tolerance: float`: the absolute error of
     its lse that this causes, as measured, with where from in a comment. Without it lse must be right to float32.
 

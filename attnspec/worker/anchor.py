@@ -1,6 +1,8 @@
 """The anchor: one case that a job measures again, between workloads and at its end, so that a machine's drift shows.
 
 What it says is how far a comparison of two runs can be trusted; the more often it speaks, the better that is known.
+It has a small loop of its own beside that of `attnspec.execute.rounds`: one case, as many iterations as its warm-up
+leaves time for, and no interval to be narrowed.
 """
 
 from __future__ import annotations

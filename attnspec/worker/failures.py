@@ -6,10 +6,10 @@ import dataclasses
 from dataclasses import dataclass
 
 from attnspec.errors import UnsupportedError
+from attnspec.execute.clock import InvalidTimeError, NoSamplesError
 from attnspec.execute.device_kernels import FallbackError
 from attnspec.execute.joint import JointFailure
 from attnspec.execute.memory import out_of_memory
-from attnspec.execute.rounds import InvalidTimeError, NoSamplesError
 from attnspec.record.status import Status
 
 MAX_TEXT = 2000

@@ -184,7 +184,7 @@ class WorkloadRun:
             case = turns[one.case_id][1]
             case.packs[number].setup_s += one.warm_s
             if one.error is None:
-                if not getattr(one.timer, "held", True):
+                if not one.timer.held:
                     self.reporter.message(
                         f"{case.case_id}: waits for the device itself, so its time holds launches too"
                     )

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from planted_kernels import FlashLike
-from ranks import RankPool
 from strategy_runs import implementation, mask_slices, tensors_of, verify_strategies
 from test_library_strategies import LIBRARIES, TE, asked
 from test_strategies import meshes
@@ -41,10 +40,9 @@ def cases(implementations, masks):
     return [(one, SHAPE, slices, docs) for one, slices, docs in held if leaves_a_rank_empty(one, slices, docs)]
 
 
-def check(run, held, strategies):
+def check(pools, run, held, strategies):
     assert {one.strategy for one, *_ in held} == strategies
-    with RankPool(SIZE) as pool:
-        of_ranks = pool.run(run, held)
+    of_ranks = pools(SIZE).run(run, held)
     for (one, _, slices, docs), *found in zip(held, *of_ranks, strict=True):
         assert min(num_tokens for num_tokens, *_ in found) == 0
         assert {tuple(result) for _, *result in found} == {("ok", None)}, (one.strategy, docs, slices.rows())
@@ -61,22 +59,23 @@ def own_strategies(kernel):
     return [implementation(name, kernel, params) for name, params in meshes(SIZE)]
 
 
-def test_every_strategy_that_leaves_a_rank_empty_is_verified():
+def test_every_strategy_that_leaves_a_rank_empty_is_verified(pools):
     first_meshes = {one.strategy: one for one in reversed(own_strategies("sdpa"))}
-    check(verify_strategies, cases(first_meshes.values(), [("varlen_causal", [2])]), set(first_meshes))
+    check(pools, verify_strategies, cases(first_meshes.values(), [("varlen_causal", [2])]), set(first_meshes))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kernel", ["reference", "sdpa"])
 @pytest.mark.parametrize("mask", ["varlen_causal", "varlen_full", "causal"])
-def test_so_it_is_on_every_mesh(kernel, mask):
+def test_so_it_is_on_every_mesh(pools, kernel, mask):
     held = cases(own_strategies(kernel), [(mask, docs) for docs in DOCUMENTS])
-    check(verify_strategies, held, {one.strategy for one in own_strategies(kernel)})
+    check(pools, verify_strategies, held, {one.strategy for one in own_strategies(kernel)})
 
 
-def test_so_are_those_of_libraries():
-    held = cases(map(asked, LIBRARIES), [("varlen_causal", docs) for docs in DOCUMENTS])
-    check(verify_library_strategies, held, {*TE, "ring_flash_attn_zigzag"})
+@pytest.mark.parametrize("docs", [pytest.param(DOCUMENTS[0], marks=pytest.mark.slow), DOCUMENTS[1]])
+def test_so_are_those_of_libraries(pools, docs):
+    held = cases(map(asked, LIBRARIES), [("varlen_causal", docs)])
+    check(pools, verify_library_strategies, held, {*TE, "ring_flash_attn_zigzag"})
 
 
 def unseen(held):

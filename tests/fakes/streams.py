@@ -156,6 +156,14 @@ class Device:
             memory = self._held.pop(key)
             self._freed[memory.owner.name].append((memory.made, memory.pending()))
 
+    def returned(self, call, made):
+        """What a call made; by then the main stream must wait for all others."""
+        self.collect()
+        for other in self.streams:
+            if other.now > self.main.clock[other.number]:
+                self._fault(f"{call} returns too early for {other.name}")
+        return made
+
     def _message(self, tensors, stream):
         """What follows on the current stream waits for it where that is asked for."""
         stream.wait_stream(self.current)

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from attnspec.execute import identities as identities_module
 from attnspec.execute.identities import Identities
 from attnspec.execute.oracle import truth
 from attnspec.execute.probe import check_probe, code_values, make_codes
@@ -293,6 +294,29 @@ def test_identities_add_up_over_ranks():
     whole = Identities(shape, slices, CPU, q_rows=halves[0], k_rows=halves[0], reduce=lambda value: next(sums))
     out, dk, dv = (part[:, halves[0]].float() for part in (out, dk, dv))
     assert not whole.check(mine, out, dk, dv).failed
+
+
+@pytest.mark.parametrize(("values", "exchanges"), [(None, 1), (3 * 2 * 52, 2), (2 * 52, 4), (1, 4)])
+def test_ranks_add_up_the_sums_of_several_heads_at_once(monkeypatch, values, exchanges):
+    """Of 2 parts and 3 x 16 + 4 values of each head and part."""
+    shape = Shape(batch=2, num_heads_q=4, num_heads_kv=2, head_dim=16, dtype="float32")
+    slices = AttnSlices.from_rows([(0, 40, 0, 40, 1), (40, 64, 40, 64, 1)], seqlen_q=64, seqlen_k=64)
+    tensors = make_tensors("w", shape, seqlen_q=64, seqlen_k=64, needs_backward=True, device=CPU)
+    out, *_, dk, dv = (part.float() for part in dense_attention(slices, shape, tensors, tensors.dout_BTND))
+    dv[1, 50, 0] += 0.5
+    expected = Identities(shape, slices, CPU).check(tensors, out, dk, dv)
+    assert "dV of key/value head 0, summed over 24 positions from 40 on" in expected.reason
+    if values is not None:
+        monkeypatch.setattr(identities_module, "VALUES_AT_ONCE", values)
+    sizes = []
+
+    def reduce(partial):
+        sizes.append(partial.numel())
+        return partial
+
+    assert Identities(shape, slices, CPU, reduce=reduce).check(tensors, out, dk, dv) == expected
+    assert len(sizes) == exchanges
+    assert sum(sizes) == 2 * 2 * 2 * 52
 
 
 SIZES = {"batch": 2, "num_heads": 3, "head_dim": 8, "dtype": torch.bfloat16, "device": CPU}

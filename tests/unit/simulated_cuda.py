@@ -59,11 +59,9 @@ class Device:
             def elapsed_time(self, other):
                 return (other.at_ns - self.at_ns) / 1e6
 
-        stream = SimpleNamespace(wait_stream=lambda other: device.log.append(f"wait {other}"))
         cuda = SimpleNamespace(
             get_device_properties=lambda _: SimpleNamespace(L2_cache_size=50 * 2**20),
             synchronize=self.synchronize,
-            current_stream=lambda _: stream,
         )
         buffer = SimpleNamespace(zero_=lambda: device.enqueue("flush", device.flush_ns))
         monkeypatch.setattr(

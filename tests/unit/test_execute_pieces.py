@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from attnspec.errors import UnsupportedError
+from attnspec.execute.clock import InvalidTimeError, NoSamplesError
 from attnspec.execute.device_kernels import FallbackError, check_kernels, device_kernels
 from attnspec.execute.findings import Finding
 from attnspec.execute.memory import allocated_bytes, available_host_bytes, out_of_memory, peak_bytes
 from attnspec.execute.oracle import precision_for
 from attnspec.execute.prepared import Step
-from attnspec.execute.rounds import InvalidTimeError, NoSamplesError
 from attnspec.record.status import Status, check_outcome
 from attnspec.worker.failures import MAX_TEXT, failure_of
 

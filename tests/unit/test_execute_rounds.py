@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from attnspec.execute.clock import Sample
-from attnspec.execute.rounds import InvalidTimeError, NoSamplesError, Timed, interleave
+from attnspec.execute.clock import InvalidTimeError, NoSamplesError, Sample
+from attnspec.execute.rounds import Timed, interleave
 from attnspec.stats import median
 from attnspec.wire import Measure
 
@@ -17,7 +17,7 @@ MS = 1_000_000
 class FakeTimer:
     """Gives times from an iterator and moves a shared clock by them."""
 
-    settle_ns = 0
+    settle_ns, held = 0, True
 
     def __init__(self, world, times_ns):
         self.world, self.times = world, iter(times_ns)
@@ -269,10 +269,8 @@ def test_ranks_decide_together(world):
     case = world.timed("steady", itertools.repeat(MS))
 
     def slowest(values):
-        if len(values) == 1:
-            return values
-        *times, _, slowness = values
-        return [*(next(wild) for _ in times), 0.1, slowness]
+        *times, _, warm_s, slowness = values
+        return [*(next(wild) for _ in times), 0.1, warm_s, slowness]
 
     interleave(
         [case],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 
 import numpy as np
@@ -12,13 +13,16 @@ from fakes.streams import Device
 from strategy_runs import CPU, implementation, mask_slices, tensors_of
 
 from attnspec import plugins
-from attnspec.exchange import accumulate, head_exchange, lanes, ring, transport
+from attnspec.exchange import accumulate, gathering, head_exchange, lanes, ring, transport
 from attnspec.exchange.groups import Ranks
 from attnspec.exchange.guard import Guard
 from attnspec.exchange.transport import SilentTransport
 from attnspec.execute.prepared import kernel_params
 from attnspec.execute.strategy import plan_strategy
 from attnspec.shape import Shape
+from attnspec.sharding.calls import call_over
+from attnspec.sharding.gathering import Gathering
+from attnspec.slices import clip
 from attnspec.support import Problem
 
 TOKENS = 16
@@ -83,15 +87,22 @@ def run(device, strategy, params, way):
     inputs = bound.load(tensors.q_BTND, tensors.k_BSGD, tensors.v_BSGD)
     dout = bound.load_dout(tensors.dout_BTND)
     guard = Guard()
+
+    def forwards():
+        return device.returned("the forward", bound.forward_with(inputs, guard))
+
+    def backwards(forward):
+        return device.returned("the backward", bound.backward_with(inputs, forward, dout, guard))
+
     with device.running():
-        bound.forward_with(inputs, guard)
-        bound.backward_with(inputs, bound.forward_with(inputs, guard), dout, guard)
-        forward = bound.forward_with(inputs, guard)
-        bound.backward_with(inputs, forward, dout, guard)
-        bound.canonical_grads(bound.backward_with(inputs, forward, dout, guard))
+        forwards()
+        backwards(forwards())
+        forward = forwards()
+        backwards(forward)
+        bound.canonical_grads(backwards(forward))
         bound.canonical_out(forward)
         del forward
-        bound.forward_with(inputs, guard)
+        forwards()
     guard.finish()
 
 
@@ -128,6 +139,8 @@ FORGET = {
         ("join", "ulysses", 2, Way(), r"\(head_exchange.* on main reads .*flash.* early for side"),
         ("join", "gathering", 2, Way(), r"\(gathering.* on main gets .*\(gathering.* use on side"),
         ("join", "ring", 2, Way(), r"\(mailbox.* on main gets .*flash.* use on side"),
+        ("join", "gathering", 2, Way(), r"^the forward returns too early for side"),
+        ("messages", "ulysses", 2, Way(), r"^the backward returns too early for HEADS"),
         ("in turn", "ring", 2, Way(), r"\(merging.* on side writes .*flash.* early for main"),
         ("messages", "ulysses", 2, Way(overlaps=()), r"flash.* on main reads .*\(head_exchange.* early for HEADS"),
         ("messages", "ring", 2, Way(overlaps=()), r"flash.* on main reads .*\(mailbox.* early for INNER"),
@@ -141,6 +154,27 @@ def test_what_is_forgotten_is_found(monkeypatch, what, mesh, size, way, fault):
     FORGET[what](monkeypatch, device)
     run(device, *MESHES[mesh], way)
     assert any(re.search(fault, one) for one in device.faults), list(device.faults)
+
+
+def four_calls(plan, rank):
+    """As `Gathering.calls`, over quarters of the rows: more calls than a plan makes, so each lane has two."""
+    (task,), bounds = plan.tasks(rank), np.linspace(0, plan.queries.num_slots, 5, dtype=int).tolist()
+    clipped = (clip(task.slices, start, end, 0, plan.slices.seqlen_k) for start, end in itertools.pairwise(bounds))
+    return tuple(call_over(one) for one in clipped)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize(
+    ("size", "way"), [(2, Way()), (2, Way(mask="causal", overlaps=("bwd",))), (4, Way(dtype="bfloat16"))]
+)
+def test_gradients_of_one_call_are_kept_from_the_next_on_its_lane(monkeypatch, size, way, kept):
+    device = Device(monkeypatch, size - 1, size)
+    monkeypatch.setattr(Gathering, "calls", four_calls)
+    if not kept:
+        monkeypatch.setattr(gathering, "use", forgotten)
+    run(device, *MESHES["gathering"], way)
+    assert bool(device.faults) is not kept, list(device.faults)
+    assert all(re.search(r" on side gets memory of .*, still in use on main", one) for one in device.faults)
 
 
 @pytest.mark.parametrize("kept", [True, False])
