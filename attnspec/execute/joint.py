@@ -252,6 +252,10 @@ class JointTimer:
             self._bound.timing = False
 
     def _round(self, iterations: int, ahead: int) -> list[Sample]:
-        taken = self._timer.round(iterations, ahead=ahead)
+        try:
+            taken = self._timer.round(iterations, ahead=ahead)
+        except Exception:
+            self._bound.raise_held()  # the first cause, and none that waits for the next case
+            raise
         self._bound.raise_held()
         return checked(taken)
