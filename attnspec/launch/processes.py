@@ -129,18 +129,7 @@ class WorkerProcess:
         """Run the ending, which finds nothing to end after a worker that ended by itself."""
         if self._ending is None:
             return
-        try:
-            done = subprocess.run(
-                list(self._ending),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                timeout=ENDING_S,
-                check=False,
-            )
-            said = b"" if done.returncode == 0 else done.stdout
-        except (OSError, subprocess.TimeoutExpired) as error:
-            said = f"{self._ending[0]}: {error}\n".encode()
+        said = failure_of(self._ending).encode()
         with suppress(OSError), self._log.open("ab") as log:
             log.write(said)
 
@@ -153,6 +142,27 @@ class WorkerProcess:
                     os.kill(pid, signal.SIGKILL)
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
+
+
+def failure_of(ending: Sequence[str]) -> str:
+    """Run a launcher's ending; what it said where it failed or gave no answer in time, else nothing.
+
+    It may well fail where all is well: the removal of a container that ended by itself may be in progress.
+    """
+    try:
+        done = subprocess.run(
+            list(ending),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=ENDING_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{ending[0]}: {error}\n"
+    return "" if done.returncode == 0 else done.stdout
 
 
 def log_end(log: Path) -> str:

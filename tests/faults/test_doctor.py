@@ -1,5 +1,6 @@
 """doctor tells what is usable, with the real reason; a plug-in that crashes or hangs costs itself alone."""
 
+import dataclasses
 import json
 import os
 import re
@@ -16,8 +17,10 @@ from attnspec import plugins
 from attnspec.cli import _answers, _examination, _launchers, _variants, doctor
 from attnspec.cli.main import exit_code
 from attnspec.errors import InputError, UnsupportedError
+from attnspec.launch import processes
 from attnspec.launch.found import Found
 from attnspec.launch.runner_profile import Runner, load_runner, search_folders
+from attnspec.launchers._containers import ending_argv
 from attnspec.support import Device
 from attnspec.wire import WORKER_FIX
 
@@ -315,6 +318,41 @@ def test_a_kernel_that_hangs_is_ended_with_what_it_started(tmp_path, runner):
     assert answers["kernels:second"] == {"usable": True}
     time.sleep(1.5)
     assert not left.exists()
+
+
+@pytest.mark.parametrize(
+    ("removal", "told"),
+    [
+        ("echo 'removal of container x is already in progress' >&2; exit 1", "removal of container x is already in"),
+        ("exec sleep 30", "timed out after 0.5 seconds"),
+        (None, "/bin/nowhere/docker"),
+    ],
+    ids=["in_progress", "slow_daemon", "gone"],
+)
+def test_a_container_that_cannot_be_removed_hides_no_answer(tmp_path, monkeypatch, runner, removal, told):
+    """docker lists the container of a process that has just ended, and fails to remove it."""
+    monkeypatch.setattr(processes, "ENDING_S", 0.5 if "sleep" in str(removal) else 20)
+    docker = tmp_path / "docker"
+    docker.write_text(f"#!/bin/sh\n[ $1 = rm ] || {{ echo x; exit; }}\n{removal}\n")
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    ending = ending_argv("docker", "x") if removal else ["/bin/nowhere/docker"]
+    python = fake_python(
+        tmp_path,
+        """
+        case "$*" in *kernels:first*)
+            echo '{"starts": "kernels:first"}'
+            sleep 60;;
+        esac
+        echo '{"starts": "kernels:second"}'
+        echo '{"done": "kernels:second", "usable": true}'
+        """,
+    )
+    place = dataclasses.replace(_examination.outside(python, runner), ending=tuple(ending))
+    assert _examination.examined(place, ("kernels:second",), 30, {}) == {"kernels:second": {"usable": True}}
+    reason = _examination.examined(place, ("kernels:first",), 1, {})["kernels:first"]["reason"]
+    assert reason.startswith("no answer in 1 s; it may still run: ")
+    assert told in reason
 
 
 def test_a_process_that_cannot_begin_answers_for_all(tmp_path, runner):
