@@ -8,7 +8,6 @@ that a kill at any moment costs work and never truth.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from attnspec.errors import JournalError
 from attnspec.masks import make_slices
 from attnspec.plan import MaskNode, Plan, SampleNode
 from attnspec.plan.requests import packs_path, slices_path
+from attnspec.record.whole_file import refused, replacing
 from attnspec.sample import draw_packs, read_packs, write_packs
 from attnspec.slices import area, check, from_arrow, to_arrow
 
@@ -113,17 +113,8 @@ def _read_areas(path: Path) -> tuple[int, ...]:
 
 
 def _write_table(path: Path, table: pa.Table) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        with partial.open("wb") as file:
-            with pa.ipc.new_file(file, table.schema) as writer:
-                writer.write_table(table)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise JournalError(f"{path}: slices cannot be written: {error}") from error
+    with replacing(path) as stream, pa.ipc.new_file(stream, table.schema) as writer:
+        writer.write_table(table)
 
 
 class _Store:
@@ -141,7 +132,7 @@ class _Store:
                     checksum, _, name = line.partition("  ")
                     self._sums[name] = checksum
         except OSError as error:
-            raise JournalError(f"{self._folder}: artifacts cannot be kept here: {error}") from error
+            raise refused(self._folder, error) from error
 
     def holds(self, path: str) -> bool:
         """Whether the file is there with the content that was written."""
@@ -160,17 +151,8 @@ class _Store:
         """Write the checksums, whole or not at all."""
         if not self._changed:
             return
-        target = self._folder / SUMS
-        partial = target.with_name(f".{SUMS}.partial")
-        try:
-            with partial.open("w", encoding="utf-8") as file:
-                file.writelines(f"{checksum}  {name}\n" for name, checksum in sorted(self._sums.items()))
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(target)
-        except OSError as error:
-            partial.unlink(missing_ok=True)
-            raise JournalError(f"{target}: checksums cannot be written: {error}") from error
+        with replacing(self._folder / SUMS) as stream:
+            stream.writelines(f"{checksum}  {name}\n".encode() for name, checksum in sorted(self._sums.items()))
         self._changed = False
 
 

@@ -17,7 +17,7 @@ from attnspec.launch.container_place import mounted, user
 from attnspec.launch.happenings import CaseEnded, Happening, TurnBegan, Watcher
 from attnspec.launch.processes import WorkerProcess
 from attnspec.launch.provenance import PACKAGE, differences
-from attnspec.launch.run_folder import RunFolder, refused
+from attnspec.launch.run_folder import RunFolder
 from attnspec.launch.runner_profile import Runner
 from attnspec.launch.stop_signals import StopSignals
 from attnspec.launch.supervised import Start, SupervisedJob
@@ -26,6 +26,7 @@ from attnspec.launchers import WorkerCall
 from attnspec.plan import Case, Job, Plan, job_request
 from attnspec.record.journal import Journal
 from attnspec.record.status import FAILED
+from attnspec.record.whole_file import refused
 from attnspec.wire import Event, JobRequest
 
 

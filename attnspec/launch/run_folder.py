@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from attnspec.errors import InputError, JournalError, UnwritableError
+from attnspec.errors import InputError
 from attnspec.launch.run_lock import NAME
 from attnspec.plan.requests import request_path
+from attnspec.record.whole_file import replacing, unwritable
 from attnspec.wire import JobRequest, dumps
 
 STATE = b"attnspec.journal"
@@ -187,38 +185,3 @@ def _has_rows(table: Path) -> bool:
         return table.is_file() and pq.read_metadata(table).num_rows > 0
     except pa.ArrowException:
         return False
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A binary stream whose content takes the place of `path` when the block ends well. Raises JournalError."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        with partial.open("wb") as stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        partial.replace(path)
-    except OSError as error:
-        raise refused(path, error) from error
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def refused(path: Path, error: OSError) -> JournalError:
-    """What to tell when the disk refuses."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return JournalError(
-            f"{path}: no space left ({error.strerror}); what was measured is safe in the journal, "
-            "and running again goes on from there once there is room"
-        )
-    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        return unwritable(path, error)
-    return JournalError(f"{path}: cannot be written ({error.strerror})")
-
-
-def unwritable(path: Path, error: OSError) -> JournalError:
-    """What to tell when a run cannot even begin in a folder; a full disk is told as ever."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return refused(path, error)
-    return UnwritableError(f"{path}: the run folder is not writable ({error.strerror}); choose another with --out")

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Self
 
 from attnspec.errors import LockedError, UnwritableError
+from attnspec.record.whole_file import unwritable
 
 NAME = ".lock"
 CANCELLED = ".cancelled"
@@ -56,9 +57,7 @@ class RunLock:
         try:
             handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise UnwritableError(
-                f"{self._path.parent}: the run folder is not writable ({error.strerror}); choose another with --out"
-            ) from error
+            raise unwritable(self._path.parent, error) from error
         until = time.monotonic() + _PATIENCE_S  # `status` holds the lock for an instant
         while not _locked(handle, fcntl.LOCK_EX):
             if time.monotonic() > until:

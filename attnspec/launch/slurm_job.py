@@ -26,7 +26,7 @@ from typing import BinaryIO
 from attnspec.errors import AttnspecError, EnvironmentMissingError, JournalError
 from attnspec.launch.processes import WorkerProcess, log_end
 from attnspec.launch.provenance import code_sha256
-from attnspec.launch.run_folder import RunFolder, refused
+from attnspec.launch.run_folder import RunFolder
 from attnspec.launch.runner_profile import Runner
 from attnspec.launch.runner_sections import ExpectedDevice
 from attnspec.launch.slurm_cluster import Cluster, SlurmError, first_host
@@ -43,6 +43,7 @@ from attnspec.launch.supervision import Ended, RecordOutcome, Said, Tell, Verdic
 from attnspec.launchers._containers import starting_fix
 from attnspec.launchers.slurm import Step, meeting, not_started_fix, prepare_argv, roll_call_argv, step_command
 from attnspec.record.status import FAILED, Status
+from attnspec.record.whole_file import refused
 from attnspec.support import Device
 from attnspec.wire import EXIT_JOURNAL, EXIT_MISSING, Event, dumps, loads
 

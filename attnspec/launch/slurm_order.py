@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from attnspec.errors import WireError
-from attnspec.launch.run_folder import refused, replacing
 from attnspec.launchers.slurm import Step
+from attnspec.record.whole_file import refused, replacing
 from attnspec.wire import Event, JobRequest, dumps, loads
 
 T = TypeVar("T")

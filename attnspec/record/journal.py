@@ -7,7 +7,6 @@ write that fails (full disk) is cut back to the last complete batch, so that wha
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import time
@@ -23,6 +22,7 @@ from attnspec.errors import JournalError
 from attnspec.record.entries import STREAMS, Note, Outcome, Sample
 from attnspec.record.schema import arrow_schema, from_row, to_table
 from attnspec.record.status import Status, check_outcome
+from attnspec.record.whole_file import refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +90,10 @@ class JournalWriter:
             if stream not in self._files:
                 self._open(stream, path, batch.schema)
             _write(self._files[stream], batch.serialize())
+        except FileExistsError as error:
+            raise JournalError(f"{path}: exists already: two writers share one name and attempt") from error
         except OSError as error:
-            raise JournalError(_refusal(path, error)) from error
+            raise refused(path, error) from error
 
     def _open(self, stream: str, path: Path, schema: pa.Schema) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -196,16 +198,3 @@ def _conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         else:
             raise ValueError(f"no column {item.name}")
     return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _refusal(path: Path, error: OSError) -> str:
-    kept = "what was measured before is safe, and running again goes on from there"
-    match error.errno:
-        case errno.ENOSPC | errno.EDQUOT | errno.EFBIG:
-            return f"{path}: no space left for the journal ({error.strerror}); {kept} once there is room"
-        case errno.EROFS | errno.EACCES | errno.EPERM:
-            return f"{path}: the run folder is not writable ({error.strerror}); choose another with --out"
-        case errno.EEXIST:
-            return f"{path}: exists already: two writers share one name and attempt"
-        case _:
-            return f"{path}: cannot write the journal ({error.strerror}); {kept}"

@@ -20,7 +20,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from attnspec.errors import InputError
-from attnspec.launch.run_folder import RunFolder, replacing
+from attnspec.launch.run_folder import RunFolder
+from attnspec.record.whole_file import replacing
 
 SUMS = "SHA256SUMS"
 _DATE = (1980, 1, 1, 0, 0, 0)

@@ -10,7 +10,7 @@ from attnspec.drawing.cases import Cases, cases_of
 from attnspec.drawing.look import Drawing
 from attnspec.drawing.saving import save
 from attnspec.launch.rehearsal import is_rehearsal
-from attnspec.launch.run_folder import replacing
+from attnspec.record.whole_file import replacing
 from attnspec.report import sections
 from attnspec.report.beside_published import pairs
 from attnspec.report.clock_spread import clock_spread_by_case

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from attnspec.errors import JournalError
+from attnspec.record.whole_file import replacing
 
 SCHEMA = pa.schema(
     [
@@ -27,17 +27,8 @@ def write_packs(path: Path, packs: Sequence[NDArray[np.int64]]) -> None:
     sizes = np.array([len(lengths) for lengths in packs], dtype=np.int64)
     columns = [*_places(sizes), np.concatenate([*packs, np.empty(0, np.int64)])]
     table = pa.Table.from_arrays([pa.array(column) for column in columns], schema=SCHEMA)
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        with partial.open("wb") as file:
-            with pa.ipc.new_file(file, SCHEMA) as writer:
-                writer.write_table(table)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise JournalError(f"{path}: packs cannot be written: {error}") from error
+    with replacing(path) as stream, pa.ipc.new_file(stream, SCHEMA) as writer:
+        writer.write_table(table)
 
 
 def read_packs(path: Path) -> list[NDArray[np.int64]]:

@@ -20,6 +20,7 @@ import pytest
 from fake_run import LENGTHS, NUM_PACKS, NUM_ROUNDS, SMALL, Host, wait_for, workers_of
 
 from attnspec.errors import JournalError, LockedError
+from attnspec.launch.artifacts import prepare_artifacts
 from attnspec.launch.run_folder import RunFolder
 from attnspec.launch.run_lock import RunLock, holder, is_held
 from attnspec.record.journal import JournalWriter, read_journal
@@ -176,12 +177,29 @@ with JournalWriter(sys.argv[1], "w", 1) as writer:
 """
     answer = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True)
     written, _, message = answer.stdout.partition(" ")
-    assert message.startswith(f"{tmp_path}/w-1.notes.arrows: no space left for the journal")
+    assert message.startswith(f"{tmp_path}/w-1.notes.arrows: no space left (File too large)")
     assert "running again goes on from there once there is room" in message
     journal = read_journal(tmp_path)
     assert [note.data["number"] for note in journal.notes] == list(range(int(written)))
     assert int(written) > 10
     assert journal.damaged == ()
+
+
+def test_slices_on_a_full_disk_are_told_of_like_everything_else(host: Host) -> None:
+    """Packs still fit, slices do not."""
+    packs, slices = (host.folder.path / "artifacts").glob("packs-*"), (host.folder.path / "artifacts").glob("slices-*")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, hard))
+    try:
+        with pytest.raises(
+            JournalError, match=r"slices-\w+\.arrow: no space left \(File too large\); .* there is room"
+        ):
+            prepare_artifacts(host.plan, host.folder.path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(packs) and not list(slices)
+    assert not list(host.folder.path.rglob(".*.partial"))
+    finish(host)
 
 
 def test_a_host_whose_disk_is_full_keeps_the_old_tables(host: Host) -> None:

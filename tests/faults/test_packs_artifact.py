@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -87,13 +89,13 @@ def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch):
     def full(descriptor):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(artifact.os, "fsync", full)
-    with pytest.raises(JournalError, match=r"packs-1\.arrow: packs cannot be written: .*No space left"):
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(JournalError, match=r"packs-1\.arrow: no space left \(No space left on device\)"):
         write_packs(path, PACKS)
     assert as_lists(read_packs(path)) == as_lists(PACKS[:1])
     assert [file.name for file in tmp_path.iterdir()] == ["packs-1.arrow"]
 
 
 def test_a_missing_folder_is_reported(tmp_path):
-    with pytest.raises(JournalError, match="packs cannot be written"):
+    with pytest.raises(JournalError, match=r"packs-1\.arrow: cannot be written \(No such file or directory\)"):
         write_packs(tmp_path / "none" / "packs-1.arrow", PACKS)

@@ -9,12 +9,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from attnspec.errors import EnvironmentMissingError, InputError, JournalError
+from attnspec.errors import EnvironmentMissingError, InputError
 from attnspec.launch.found import Found, device_type, instead, look
 from attnspec.launch.processes import WorkerProcess, last_lines
 from attnspec.launch.provenance import PACKAGE, code_sha256, differences
 from attnspec.launch.run import RunResult
-from attnspec.launch.run_folder import RunFolder, replacing
+from attnspec.launch.run_folder import RunFolder
 from attnspec.launch.runner_profile import load_runner
 from attnspec.launchers import WorkerCall, local
 from attnspec.record.journal import JournalWriter
@@ -164,21 +164,6 @@ def test_attempts_count_on_over_everything_that_left_a_file(tmp_path: Path) -> N
     with JournalWriter(folder.journal, "ab-rank0", 11) as writer:
         writer.append_note("x", 1)
     assert folder.next_attempt() == 12
-
-
-def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
-    path = tmp_path / "a.json"
-    path.write_text("old")
-
-    def fill_the_disk() -> None:
-        with replacing(path) as stream:
-            stream.write(b"half")
-            raise OSError(28, "No space left on device")
-
-    with pytest.raises(JournalError, match="no space left"):
-        fill_the_disk()
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_tables_are_current_until_the_journal_grows(tmp_path: Path) -> None:
