@@ -6,7 +6,6 @@ shipped profiles, in this order.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -19,6 +18,7 @@ from attnspec.catalog.params import checked
 from attnspec.errors import InputError, nearest
 from attnspec.images.reference import ImageName
 from attnspec.images.yaml_file import read_section
+from attnspec.launch.expected_device import described, mismatch
 from attnspec.launch.runner_sections import (
     SLURM_CONTAINERS,
     ExpectedDevice,
@@ -128,27 +128,11 @@ class Runner(Profile):
 
     def expectation(self) -> str:
         """The expected device in words."""
-        if self.device.type != "cuda":
-            return {"auto": "a CUDA device or the CPU", "cpu": "the CPU"}[self.device.type]
-        model = "" if self.device.model is None else f" named {self.device.model}"
-        capability = "" if self.device.capability is None else f" with compute capability {_dotted(self.device)}"
-        return f"a CUDA device{model}{capability}"
+        return described(self.device)
 
     def mismatch(self, found: Device) -> str | None:
         """Why `found` is not what this runner expects, in words; None when it is."""
-        expected = self.device
-        if expected.type == "auto":
-            return None
-        name = f"{found.model or 'a device without a name'} ({found.type})"
-        same = expected.type == found.type
-        if same and expected.model is not None:
-            words = rf"(?<![A-Za-z0-9])(?:{expected.model})(?![A-Za-z0-9])"
-            same = re.search(words, found.model, re.IGNORECASE) is not None
-        if same and expected.capability is not None and found.capability is not None:
-            major, minor = expected.capability
-            same = found.capability[0] == major and found.capability[1] >= minor
-            name = f"{name} with compute capability {found.capability[0]}.{found.capability[1]}"
-        return None if same else f"runner {self.name} expects {self.expectation()}; found {name}"
+        return mismatch(self.device, self.name, found)
 
 
 def reaches_others(launcher: str) -> bool:
@@ -203,8 +187,3 @@ def _launcher_findings(profile: Profile) -> list[Finding]:
     found: list[Finding] = []
     collect(found, ("options",), checked, plugins.load("launchers", profile.launcher), profile.options)
     return found
-
-
-def _dotted(device: ExpectedDevice) -> str:
-    assert device.capability is not None
-    return ".".join(map(str, device.capability))

@@ -24,11 +24,10 @@ from types import FrameType
 from typing import BinaryIO
 
 from attnspec.errors import AttnspecError, EnvironmentMissingError, JournalError
+from attnspec.launch.expected_device import mismatch
 from attnspec.launch.processes import WorkerProcess, log_end
 from attnspec.launch.provenance import code_sha256
 from attnspec.launch.run_folder import RunFolder
-from attnspec.launch.runner_profile import Runner
-from attnspec.launch.runner_sections import ExpectedDevice
 from attnspec.launch.slurm_cluster import Cluster, SlurmError, first_host
 from attnspec.launch.slurm_order import (
     MAX_STARTS,
@@ -243,9 +242,7 @@ class AllocationSupervisor:
         cuda = hello.data.get("cuda")
         capability = None if cuda is None else tuple(cuda["capability"])
         found = Device(type="cpu" if cuda is None else "cuda", capability=capability, model=hello.data["device"])
-        held = self._order.expected
-        expected = ExpectedDevice.model_construct(type=held.type, model=held.model, capability=held.capability)
-        self._mismatch = Runner.model_construct(name=held.runner, device=expected).mismatch(found)
+        self._mismatch = mismatch(self._order.expected, self._order.expected.runner, found)
         if self._mismatch is not None:
             self._job.stop()
 
