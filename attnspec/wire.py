@@ -58,6 +58,11 @@ class Implementation:
     strategy: str | None = None
     strategy_params: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def key(self) -> str:
+        """Equal for equal implementations; parameters make the dataclass itself unhashable."""
+        return repr(self)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseRequest:
@@ -67,6 +72,16 @@ class CaseRequest:
     implementation: Implementation
     pass_: Pass
     cp_size: int = 1
+
+    @property
+    def needs_backward(self) -> bool:
+        """Whether its pass has a backward."""
+        return self.pass_ != "fwd"
+
+    @property
+    def binding(self) -> tuple[str, bool]:
+        """Equal for cases of one workload that share one bound implementation: forward alone, or with a backward."""
+        return self.implementation.key, self.needs_backward
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -192,7 +192,7 @@ def mates_of(workloads: Iterable[WorkloadRequest]) -> dict[str, list[str]]:
     for workload in workloads:
         units: dict[tuple[str, bool], list[str]] = {}
         for case in workload.cases:
-            unit = units.setdefault((repr(case.implementation), case.pass_ == "fwd"), [])
+            unit = units.setdefault(case.binding, [])
             unit.append(case.case_id)
             found[case.case_id] = unit
     return found

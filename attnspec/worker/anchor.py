@@ -99,15 +99,14 @@ class Anchor:
 
     def _times(self, case: CaseState, provider: str, environment: Environment, clock: Clock) -> list[list[float]]:
         """Elapsed ns by round."""
-        pass_, asked = case.request.pass_, case.request.implementation
-        needs_backward = pass_ != "fwd"
+        asked, needs_backward = case.request.implementation, case.request.needs_backward
         benches = open_benches(
             self._request, case.workload, environment, self._agreement, needs_backward=needs_backward
         )
         bench = benches.pack(0)
         prepared, tensors = bench.prepare(asked, provider, needs_backward=needs_backward)
         prepared.load(tensors)
-        timer = bench.timer(clock, prepared, prepared.step(pass_))
+        timer = bench.timer(clock, prepared, prepared.step(case.request.pass_))
         timer.round(1)
         warm_s = self._cost_of_one(timer, 1)
         if settling(timer.settle_ns / 1e9, warm_s):

@@ -228,7 +228,7 @@ class StrategyBench:
 
     def plan(self, implementation: Implementation) -> Sharding:
         """Made once for forward and backward. Raises UnsupportedError where heads or degrees do not fit."""
-        key = repr(implementation)
+        key = implementation.key
         if key not in self._plans:
             problem, ranks = self._problem(needs_backward=False), self._agreement.ranks
             self._plans[key] = plan_strategy(implementation, problem, np.asarray(self._docs), ranks)

@@ -108,7 +108,7 @@ def cases_of(request: JobRequest, environment: Environment) -> dict[str, Path]:
             if compiles is None:
                 continue
             how, conditions = compiles
-            same = repr(workload.shape), repr(case.implementation), case.pass_ != "fwd"
+            same = repr(workload.shape), *case.binding
             if how == "any_length":
                 mask = f"{workload.mask} {canonical_json(workload.mask_params)}"
                 if _size(workload) > longest.get((*same, mask), (0,))[0]:

@@ -48,15 +48,14 @@ def call_once(run_dir: str, workload: WorkloadRequest, case: CaseRequest, enviro
     """One iteration of a case on its first pack, at full size: compiled code depends on sizes."""
     module = plugins.load("kernels", case.implementation.kernel)
     provider, _ = choose(module, case.implementation.provider, environment.support)
-    needs_backward = case.pass_ != "fwd"
     problem = Problem(
         shape=workload.shape,
         slices=read_slices(run_dir, workload)[0],
-        needs_backward=needs_backward,
+        needs_backward=case.needs_backward,
         device=environment.support,
     )
     prepared = prepare_kernel(case.implementation, problem, provider)
-    prepared.load(tensors_of(workload, environment.device, needs_backward=needs_backward))
+    prepared.load(tensors_of(workload, environment.device, needs_backward=case.needs_backward))
     step = prepared.step(case.pass_)
     if step.before is not None:
         step.before()

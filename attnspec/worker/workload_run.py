@@ -104,7 +104,6 @@ class WorkloadRun:
         """Cases that are to be measured, by bound implementation; all others get their outcome here."""
         units: dict[tuple[str, bool], Unit] = {}
         for case in cases:
-            implementation = case.request.implementation
             self.reporter.phase(case, "setup")
             try:
                 self.agreement.together(self._choose, case)
@@ -117,10 +116,14 @@ class WorkloadRun:
                 self.anchor.resumed(case)
                 continue
             assert case.provider is not None
-            needs_backward = case.request.pass_ != "fwd"
             unit = units.setdefault(
-                (repr(implementation), needs_backward),
-                Unit(implementation=implementation, needs_backward=needs_backward, provider=case.provider, cases=[]),
+                case.request.binding,
+                Unit(
+                    implementation=case.request.implementation,
+                    needs_backward=case.request.needs_backward,
+                    provider=case.provider,
+                    cases=[],
+                ),
             )
             unit.cases.append(case)
         return list(units.values())
