@@ -85,33 +85,27 @@ def block_bootstrap_median(
     *,
     seed: int,
     num_resamples: int = NUM_RESAMPLES,
-    confidence: float = CONFIDENCE,
 ) -> Interval:
     """Interval of the median of one pack's samples, rounds drawn again.
 
     >>> block_bootstrap_median([[1, 1], [3, 3]], seed=1)
     Interval(low=1.0, high=3.0)
     """
-    return interval(bootstrap_medians(samples_by_round, seed=seed, num_resamples=num_resamples), confidence=confidence)
+    return interval(bootstrap_medians(samples_by_round, seed=seed, num_resamples=num_resamples))
 
 
 def block_bootstrap_sum(
     packs: Sequence[Sequence[ArrayLike]],
     *,
     seed: int,
-    num_resamples: int = NUM_RESAMPLES,
-    confidence: float = CONFIDENCE,
 ) -> Interval:
     """Interval of the sum over packs of their medians; each pack's rounds are drawn on their own.
 
     >>> block_bootstrap_sum([[[1, 1]], [[4, 4]]], seed=1)
     Interval(low=5.0, high=5.0)
     """
-    draws = [
-        bootstrap_medians(rounds, seed=seed_of(f"{seed}:{pack}"), num_resamples=num_resamples)
-        for pack, rounds in enumerate(packs)
-    ]
-    return interval(np.sum(draws, axis=0), confidence=confidence)
+    draws = [bootstrap_medians(rounds, seed=seed_of(f"{seed}:{pack}")) for pack, rounds in enumerate(packs)]
+    return interval(np.sum(draws, axis=0))
 
 
 def interval(draws: ArrayLike, *, confidence: float = CONFIDENCE) -> Interval:

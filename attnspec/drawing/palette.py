@@ -96,22 +96,13 @@ _SHADES = (0.0, 0.5, -0.4, 0.75, 0.25, -0.6)
 _MARKERS = "osD^vPX8hp<>*dH"
 
 
-def look_of(label: str) -> Look:
-    """The look of one label; it depends on nothing else that is drawn.
-
-    >>> look_of("fa3").colour, look_of("fa3 (xformers)").colour
-    ('#0072B2', '#0072B2')
-    >>> look_of("sdpa flash").colour == look_of("sdpa cudnn").colour
-    False
-    """
-    return _shade(family_of(label), _variant(label))
-
-
 def looks(labels: Iterable[str]) -> dict[str, Look]:
-    """A look per label, in the order of the labels: that of `look_of`, unless a label before it has the same.
+    """A look per label, in the order of the labels. It depends on the label alone, unless one before it has the same.
 
     Then it takes the next free shade: names of runs, of providers that nobody has listed, can say nothing of a colour.
 
+    >>> [looks([label])[label].colour for label in ("fa3", "fa3 (xformers)")]
+    ['#0072B2', '#0072B2']
     >>> both = looks(["fa3 (before)", "fa3 (after)"])
     >>> both["fa3 (before)"].colour == both["fa3 (after)"].colour
     False

@@ -21,6 +21,8 @@ WIDTH = 7.16
 INK, QUIET, RULE = "#1F2430", "#5A6270", "#DFE3E8"
 _TITLE, _PANEL_TOP, _BOTTOM = 0.34, 0.10, 0.06
 _LEGEND_ROW, _NOTE_ROW, _NOTE_CHARS = 0.142, 0.125, 152
+_GAP = 0.65
+"""Between columns."""
 _LEGEND_CHARS, _HEAD_CHARS = 100, 116
 """Signs that fit a line: of the legend, and of title and badge together."""
 
@@ -55,7 +57,6 @@ def sheet(
     left: float = 0.55,
     right: float = 0.12,
     columns: int = 1,
-    gap: float = 0.65,
     head: float = 0.0,
 ) -> tuple[Figure, list[Axes]]:
     """A figure and its axes, `columns` of them in each strip, read along the rows. It belongs to no window system.
@@ -75,11 +76,11 @@ def sheet(
     box = {"boxstyle": "round,pad=0.32", "facecolor": "#EEF1F5", "edgecolor": "#C3CAD3", "linewidth": 0.6}
     figure.text(1 - 0.12 / WIDTH, 1 - 0.1 / total, badge, ha="right", va="top", fontsize=7, color=INK, bbox=box)
     made, top = [], total - _TITLE - head
-    width = (WIDTH - left - right - gap * (columns - 1)) / columns
+    width = (WIDTH - left - right - _GAP * (columns - 1)) / columns
     for panel in panels:
         top -= _PANEL_TOP + panel.height
         for column in range(columns):
-            x = left + column * (width + gap)
+            x = left + column * (width + _GAP)
             axes = figure.add_axes((x / WIDTH, top / total, width / WIDTH, panel.height / total))
             _plain(axes)
             made.append(axes)

@@ -40,13 +40,13 @@ def _sha256(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def git_commit(package: Path = PACKAGE) -> str | None:
-    """The commit of the checkout that the package lies in, with `-dirty` when it differs; None outside one."""
-    if not (package.parent / ".git").exists():
+def git_commit() -> str | None:
+    """The commit of the checkout that this package lies in, with `-dirty` when it differs; None outside one."""
+    if not (PACKAGE.parent / ".git").exists():
         return None
     try:
         answer = subprocess.run(
-            ["git", "-C", str(package.parent), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+            ["git", "-C", str(PACKAGE.parent), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
             capture_output=True,
             text=True,
             timeout=20,

@@ -87,7 +87,6 @@ class SlurmRun:
         signals: StopSignals,
         *,
         ok: Collection[str] = (),
-        poll_s: float | None = None,
     ) -> None:
         """ok: case_ids with an ok record that stands, so that no job is submitted for these alone."""
         self._launch = launch
@@ -95,7 +94,6 @@ class SlurmRun:
         self._watch = watch
         self._signals = signals
         self._ok = frozenset(ok)
-        self._poll_s = POLL_S if poll_s is None else poll_s
         self._cluster = Cluster()
         self._params = launcher_params(launch.runner)
         self._submitter = Submitter(launch, self._cluster)
@@ -243,7 +241,7 @@ class SlurmRun:
 
     def _listen(self) -> None:
         """Wait until the next look, and tell meanwhile what the workers say."""
-        until = time.monotonic() + self._poll_s
+        until = time.monotonic() + POLL_S
         while (left := until - time.monotonic()) > 0 and not self._wake.wait(min(LISTEN_S, left)):
             for followed in self._followed:
                 self._hear(followed)

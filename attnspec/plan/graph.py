@@ -16,8 +16,6 @@ from attnspec.units import format_count
 if TYPE_CHECKING:
     import networkx as nx
 
-STAGES = ("sample", "mask", "run", "collect")
-
 
 def build_graph(plan: Plan) -> nx.DiGraph:
     """Every node and edge of `plan`: sample -> mask -> run -> collect."""

@@ -41,9 +41,6 @@ def job_request(
     device: Literal["cpu", "cuda"],
     only: Collection[str] | None = None,
     env: Mapping[str, str] | None = None,
-    done: Sequence[str] = (),
-    rounds_done: Mapping[str, Mapping[str, int]] | None = None,
-    solo: Sequence[str] = (),
     plugins: Sequence[str] = (),
     image_id: str | None = None,
     code_sha256: str = "",
@@ -54,7 +51,7 @@ def job_request(
     environment; the job's wins over it. The anchor, measured again at the end, is the job's first case that runs.
     """
     wanted = {case.case_id for case in runnable(plan, job, only)}
-    anchor = next((case.case_id for case in job.cases if case.case_id in wanted and case.case_id not in solo), None)
+    anchor = next((case.case_id for case in job.cases if case.case_id in wanted), None)
     return JobRequest(
         job_id=job.job_id,
         attempt=attempt,
@@ -67,9 +64,6 @@ def job_request(
             _workload(group, wanted) for group in job.groups if any(case.case_id in wanted for case in group.cases)
         ),
         anchor=anchor,
-        done=tuple(done),
-        rounds_done=rounds_done or {},
-        solo=tuple(solo),
         plugins=tuple(plugins),
         image_id=image_id,
         code_sha256=code_sha256,
@@ -85,7 +79,10 @@ def narrowed(
     done: Sequence[str] = (),
     rounds_done: Mapping[str, Mapping[str, int]] | None = None,
 ) -> JobRequest:
-    """The same job for another attempt and fewer cases: those whose case_id is in `only`. As `job_request` makes it."""
+    """The same job for another attempt and fewer cases: those whose case_id is in `only`.
+
+    The anchor is the first that is not tried alone.
+    """
     workloads = tuple(
         dataclasses.replace(workload, cases=cases)
         for workload in request.workloads

@@ -151,9 +151,9 @@ def column_names(row: type) -> tuple[str, ...]:
     return tuple(item.metadata["name"] or item.name for item in dataclasses.fields(row))
 
 
-def arrow_schema(row: type, extra: Iterable[pa.Field] = ()) -> pa.Schema:
+def arrow_schema(row: type) -> pa.Schema:
     """The Arrow schema of a row dataclass; each field carries `unit` and `doc` as metadata."""
-    fields = [
+    return pa.schema(
         pa.field(
             item.metadata["name"] or item.name,
             item.metadata["type"],
@@ -161,8 +161,7 @@ def arrow_schema(row: type, extra: Iterable[pa.Field] = ()) -> pa.Schema:
             metadata={"unit": item.metadata["unit"], "doc": item.metadata["doc"]},
         )
         for item in dataclasses.fields(row)
-    ]
-    return pa.schema([*fields, *extra])
+    )
 
 
 def to_table(row: type, rows: Iterable[Any]) -> pa.Table:

@@ -101,7 +101,7 @@ class Drift:
         """
         return math.expm1(math.sqrt(self.variance))
 
-    def reach(self, num_cases: int, *, confidence: float = CONFIDENCE) -> float:
+    def reach(self, num_cases: int) -> float:
         """How far off log ratios of so many cases may be by it, all at once. 0 where nothing is known.
 
         >>> round(Drift(variance=0.01**2, dof=10).reach(7), 4), STEADY.reach(7)
@@ -109,7 +109,7 @@ class Drift:
         """
         if not (self.variance and num_cases):
             return 0.0
-        return critical(num_cases, self.dof, confidence=confidence) * math.sqrt(self.variance)
+        return critical(num_cases, self.dof) * math.sqrt(self.variance)
 
     def most(self, num_cases: int) -> float:
         """The largest change of time, as a share, that it may make of any of so many cases.
@@ -155,7 +155,7 @@ def shift(base: Anchor, new: Anchor) -> float:
     return moved if abs(moved) > NOISE * error else 0.0
 
 
-def critical(num_cases: int, dof: int, *, confidence: float = CONFIDENCE) -> float:
+def critical(num_cases: int, dof: int) -> float:
     """How many estimated standard deviations hold all of `num_cases` normal errors that share one estimate.
 
     Given the estimate, the chance of a miss is at most the sum of the tails, which needs no independence.
@@ -167,7 +167,7 @@ def critical(num_cases: int, dof: int, *, confidence: float = CONFIDENCE) -> flo
     estimated = np.sqrt(special.chdtri(dof, upper) / dof)
 
     def missed(factor: float) -> float:
-        return float(np.minimum(1, 2 * num_cases * special.ndtr(-factor * estimated)).mean()) - (1 - confidence)
+        return float(np.minimum(1, 2 * num_cases * special.ndtr(-factor * estimated)).mean()) - (1 - CONFIDENCE)
 
     return float(optimize.brentq(missed, 0.0, 1e4))
 

@@ -49,7 +49,7 @@ class Ratio(NamedTuple):
     high: float
 
 
-def pack_time(samples_by_round: Sequence[ArrayLike], *, seed: int, num_resamples: int = NUM_RESAMPLES) -> Pack:
+def pack_time(samples_by_round: Sequence[ArrayLike], *, seed: int) -> Pack:
     """The time of one pack from its samples in ns by round.
 
     Drawing n rounds from n gives (n - 1) / n of the variance on average; that is made good.
@@ -60,23 +60,18 @@ def pack_time(samples_by_round: Sequence[ArrayLike], *, seed: int, num_resamples
     count = len(samples_by_round)
     variance = None
     if count > 1:
-        draws = bootstrap_medians(samples_by_round, seed=seed, num_resamples=num_resamples)
+        draws = bootstrap_medians(samples_by_round, seed=seed, num_resamples=NUM_RESAMPLES)
         variance = float(draws.var()) * count / (count - 1)
     return Pack(median_ns=median(np.concatenate(samples_by_round)), variance_ns2=variance, num_rounds=count)
 
 
-def case_time(packs: Sequence[Sequence[ArrayLike]], *, name: str, num_resamples: int = NUM_RESAMPLES) -> list[Pack]:
+def case_time(packs: Sequence[Sequence[ArrayLike]], *, name: str) -> list[Pack]:
     """The times of a case's packs; `name` seeds the draws, so that the same samples always give the same."""
-    return [
-        pack_time(rounds, seed=seed_of(f"{name}:{number}"), num_resamples=num_resamples)
-        for number, rounds in enumerate(packs)
-    ]
+    return [pack_time(rounds, seed=seed_of(f"{name}:{number}")) for number, rounds in enumerate(packs)]
 
 
-def ratios(
-    pairs: Sequence[tuple[Sequence[Pack], Sequence[Pack]]], *, confidence: float = CONFIDENCE, drift: Drift = STEADY
-) -> list[Ratio]:
-    """New over old for pairs (old packs, new packs); with probability `confidence` all intervals hold.
+def ratios(pairs: Sequence[tuple[Sequence[Pack], Sequence[Pack]]], *, drift: Drift = STEADY) -> list[Ratio]:
+    """New over old for pairs (old packs, new packs); with probability CONFIDENCE all intervals hold.
 
     drift: what the machine itself did. An interval then holds whether that moved the case in full, in part or not.
 
@@ -91,9 +86,9 @@ def ratios(
     variances, dof = moderated(spreads)
     reach = np.full(len(pairs), np.inf)
     known = dof > 0
-    tail = (1 - confidence) / 2 / len(pairs)
+    tail = (1 - CONFIDENCE) / 2 / len(pairs)
     reach[known] = -np.sqrt(variances[known]) * special.stdtrit(dof[known], tail)
-    reach = np.hypot(reach, drift.reach(len(pairs), confidence=confidence))
+    reach = np.hypot(reach, drift.reach(len(pairs)))
     with np.errstate(over="ignore"):
         low, high = np.exp(logs - drift.high - reach), np.exp(logs - drift.low + reach)
     return [Ratio(*map(float, row)) for row in zip(np.exp(logs), low, high, strict=True)]

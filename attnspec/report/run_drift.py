@@ -36,9 +36,6 @@ class AnchorKey(NamedTuple):
     result_key: str | None
 
 
-Anchors = Mapping[AnchorKey, Anchor]
-
-
 def drift_between(base: OpenedRun, new: OpenedRun) -> Drift:
     """What the anchors of both runs tell of the machine.
 

@@ -12,7 +12,7 @@ from report_cells import cases, cell, table
 from attnspec.drawing import saving
 from attnspec.drawing.cases import Cases, cases_of
 from attnspec.drawing.look import STATUS_MARKS, implementation, labelled
-from attnspec.drawing.palette import look_of
+from attnspec.drawing.palette import looks
 from attnspec.drawing.saving import save
 from attnspec.figures.throughput_by_seqlen import drawings
 from attnspec.record.status import Status
@@ -311,7 +311,7 @@ def test_one_look_a_label_whatever_else_a_picture_holds():
     assert sorted(map(len, seen.values())) == [1, 2]
     known = {row["label"]: row["look"] for row in held.measured}
     assert len({known["fa3 (one)"].colour, known["fa3 (seven)"].colour}) == 2
-    assert known["ulysses (fa3)"] == look_of("ulysses (fa3)")
+    assert known["ulysses (fa3)"] == looks(["ulysses (fa3)"])["ulysses (fa3)"]
 
 
 def test_a_letter_and_a_published_value_both_show():

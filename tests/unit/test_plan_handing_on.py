@@ -22,6 +22,7 @@ from attnspec.plan.expect import expect, expected_area, expected_documents, tens
 from attnspec.plan.graph import dot_lines, node_link
 from attnspec.plan.identity import collect_id
 from attnspec.plan.picture import draw_stages
+from attnspec.plan.requests import narrowed
 from attnspec.plan.stages import MAX_GROUPS, STAGES, collapse, implementation_label
 from attnspec.record.schema import Cell, to_table
 from attnspec.sample import draw_packs, read_lengths
@@ -41,9 +42,10 @@ def job_of(plan, world_size, *, env):
 def test_a_request_survives_the_wire_and_asks_every_supported_case_once(plan):
     asked = []
     for job in plan.jobs:
-        request = job_request(
-            plan, job, run_dir="/run", attempt=2, device="cpu", done=["key"], rounds_done={"k": {"0": 3}}
-        )
+        whole = job_request(plan, job, run_dir="/run", attempt=1, device="cpu")
+        ids = {case.case_id for case in job.cases}
+        request = narrowed(whole, attempt=2, only=ids, done=["key"], rounds_done={"k": {"0": 3}})
+        assert (request.done, request.rounds_done) == (("key",), {"k": {"0": 3}})
         assert wire.loads(wire.JobRequest, wire.dumps(request)) == request
         assert (request.job_id, request.world_size, request.attempt) == (job.job_id, job.world_size, 2)
         assert request.measure == plan.measure
@@ -81,7 +83,9 @@ def test_a_jobs_environment_wins_over_the_runners(plan):
 def test_only_and_solo(plan):
     job = job_of(plan, 1, env=True)
     first, second, *_ = [case.case_id for case in job.cases]
-    request = job_request(plan, job, run_dir="/run", attempt=1, device="cpu", only={first, second}, solo=[first])
+    whole = job_request(plan, job, run_dir="/run", attempt=1, device="cpu", only={first, second})
+    assert (whole.solo, whole.anchor) == ((), first)
+    request = narrowed(whole, attempt=1, only={first, second}, solo=[first])
     assert [case.case_id for workload in request.workloads for case in workload.cases] == [first, second]
     assert (request.solo, request.anchor) == ((first,), second)
     nothing = job_request(plan, job, run_dir="/run", attempt=1, device="cpu", only=set())
