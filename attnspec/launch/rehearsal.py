@@ -17,8 +17,8 @@ from attnspec.launch.runner_profile import Runner
 from attnspec.launch.runner_sections import ExpectedDevice
 from attnspec.masks import make_slices
 from attnspec.params import info
+from attnspec.plan.asked import Asked
 from attnspec.plan.parts import refused_part
-from attnspec.plan.verdicts import Asked
 from attnspec.shape import Shape
 from attnspec.slices import clip
 from attnspec.spec import Spec

@@ -15,10 +15,11 @@ from attnspec.errors import InputError
 from attnspec.ids import canonical_json
 from attnspec.masks import seqlen_k_of
 from attnspec.plan import identity
+from attnspec.plan.asked import Asked
 from attnspec.plan.jobs import group_jobs
 from attnspec.plan.model import Case, Image, MaskNode, Plan, SampleNode, Unsupported, Workload
 from attnspec.plan.variables import misled
-from attnspec.plan.verdicts import Asked, Verdicts
+from attnspec.plan.verdicts import Verdicts
 from attnspec.sample.lengths import Lengths
 from attnspec.sample.packs import max_piece
 from attnspec.shape import Pass

@@ -6,17 +6,15 @@ refuses one slice of every type over a short square in the same words, and on a 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attnspec.errors import UnsupportedError
+from attnspec.plan.asked import Asked
 from attnspec.plan.devices import joined, possible_devices
 from attnspec.plan.model import Unsupported
 from attnspec.shape import Shape
 from attnspec.slices import AttnSlices, SliceType
 from attnspec.support import Device, Problem
-
-if TYPE_CHECKING:
-    from attnspec.plan.verdicts import Asked
 
 _GROUNDS = frozenset({"device", "dtype", "head_dim", "heads", "backend", "direction"})
 _SIDE = 128

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from attnspec.plan.asked import Asked
 from attnspec.plan.model import Case, Unsupported
-from attnspec.plan.verdicts import Asked
 from attnspec.support.provider import UNSET
 
 

@@ -27,8 +27,8 @@ from attnspec import plugins
 from attnspec.errors import InputError, UnsupportedError
 from attnspec.ids import canonical_json
 from attnspec.masks import make_slices
+from attnspec.plan.asked import Asked
 from attnspec.plan.devices import Refusal, first_answer, possible_devices
-from attnspec.plan.identity import implementation_content
 from attnspec.plan.model import MaskNode, Unsupported
 from attnspec.plan.parts import refused_part
 from attnspec.plan.structure import equal_documents, example_documents, pattern, structure
@@ -38,41 +38,10 @@ from attnspec.shape import Shape
 from attnspec.slices import AttnSlices
 from attnspec.support import Device, Problem
 from attnspec.units import format_count
-from attnspec.wire import Implementation
 
 _SHORT_SEQLENS = (2048, 8192, 32768, 131072)
 _FEW_LENGTHS = 16
 """Up to this many lengths of one mask are looked at one by one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """An implementation as it is asked: its modules and parameters, loaded once. `key` tells implementations apart."""
-
-    key: str
-    implementation: Implementation
-    kernel: ModuleType
-    kernel_params: Any
-    strategy: ModuleType | None
-    strategy_params: Any
-
-    @classmethod
-    def load(cls, implementation: Implementation) -> Asked:
-        """Find the plug-ins. Raises InputError for unknown names."""
-        kernel = plugins.load("kernels", implementation.kernel)
-        settings = dict(implementation.kernel_params)
-        if any(field.name == "backend" for field in dataclasses.fields(kernel.Params)):
-            settings["backend"] = implementation.backend
-        name = implementation.strategy
-        strategy = None if name is None else plugins.load("strategies", name)
-        return cls(
-            key=canonical_json(implementation_content(implementation)),
-            implementation=implementation,
-            kernel=kernel,
-            kernel_params=plugins.make_params(kernel, settings),
-            strategy=strategy,
-            strategy_params=strategy and plugins.make_params(strategy, implementation.strategy_params),
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
