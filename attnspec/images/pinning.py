@@ -157,7 +157,8 @@ def declared(choice: Choice, *, scheme: str = "", unpinned: bool = False, by_id:
     """The image as a lock or digest names it, for programs that fetch it themselves on other machines or convert it.
 
     scheme: what the program wants in front of a reference. by_id: whether an image that is in no registry may be called
-    by its ID, for machines that hold it already. Raises InputError where no digest says which image it is.
+    by its ID, for machines that hold it already. Raises InputError for a name by tag and for a folder without a right
+    lock, EnvironmentMissingError where a folder's image is in no registry.
     """
     name, folder = choice.name, choice.folder
     lock = None if folder is None or (unpinned and not folder.lock_file.is_file()) else folder.lock()
