@@ -15,10 +15,11 @@ from attnspec.catalog import param_fields
 from attnspec.errors import InputError, UnsupportedError
 from attnspec.masks import make_slices
 from attnspec.plan import base_rows
+from attnspec.plan.asked import Asked
 from attnspec.plan.compile import compile_spec
 from attnspec.plan.expect import tensor_bytes
 from attnspec.plan.structure import example_documents
-from attnspec.plan.verdicts import example_slices
+from attnspec.plan.verdicts import Verdicts, example_slices
 from attnspec.record.status import Status, check_outcome
 from attnspec.sample.lengths import from_tally
 from attnspec.sample.packs import draw_packs
@@ -81,6 +82,11 @@ def in_a_strategy(way):
     return {"ulysses": {"kernel": {name: rest} if rest else name, **backend}}
 
 
+def shape_of(plan):
+    (shape,) = {workload.shape for workload in plan.workloads.values()}
+    return shape
+
+
 @pytest.mark.parametrize("name", sorted(plugins.names("kernels")))
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_what_is_refused_without_a_device_is_refused_on_every_one(name, dtype):
@@ -89,11 +95,14 @@ def test_what_is_refused_without_a_device_is_refused_on_every_one(name, dtype):
     for num_heads_kv, head_dim in ((4, 8), (2, 20), (2, 64), (4, 192), (2, 256), (4, 520)):
         shape = {"num_heads_q": 4, "num_heads_kv": num_heads_kv, "head_dim": head_dim, "dtype": dtype}
         content["shape"] |= shape
-        refused = compiled(content).unsupported
-        for device in DEVICES:
-            there = compiled(content, device=device)
-            wrong = [case for case in there.cases if case.case_id in refused.keys() - there.unsupported.keys()]
-            assert not wrong, (shape, device, wrong[0], refused[wrong[0].case_id])
+        plan = compiled(content)
+        refused = [case for case in plan.cases if case.case_id in plan.unsupported]
+        for device in DEVICES if refused else ():
+            verdicts = Verdicts(plan.masks.values(), shape=shape_of(plan), device=device, lengths=plan.lengths)
+            for case in refused:
+                asked, node = Asked.load(case.implementation), case.workload.mask_node
+                said = verdicts.ask(asked, node, needs_backward=case.pass_ != "fwd", cp_size=case.cp_size)
+                assert said.refused is not None, (shape, device, case, plan.unsupported[case.case_id])
 
 
 def test_what_one_kind_of_device_runs_is_not_refused_without_a_device():
