@@ -39,12 +39,12 @@ def bind(lowered, problem, params, provider, device):
 SOURCES = {
     "fine": {},
     "chatty": {"before": "os.write(1, b'{\"starts\": \"nonsense\"}\\n'); print('loading kernels ...')"},
-    "crashing": {"before": "os.kill(os.getpid(), signal.SIGSEGV)"},
     "absent": {"module": "nowhere_at_all"},
     "elsewhere": {"devices": ("cuda",)},
-    "exiting": {"before": "os.write(2, b'its own last words'); os._exit(7)"},
     "leaving": {"before": "raise SystemExit(7)"},
     "raising": {"before": "raise OSError('libcuda.so.1: cannot open shared object file')"},
+    "crashing": {"before": "os.kill(os.getpid(), signal.SIGSEGV)"},
+    "exiting": {"before": "os.write(2, b'its own last words'); os._exit(7)"},
 }
 
 
@@ -130,6 +130,13 @@ def ways(tmp_path, monkeypatch):
     return tuple(_variants.kernel_targets("ways"))
 
 
+def test_targets_of_a_provider_apart_share_no_process(ways):
+    alone = [[f"kernels:ways:{provider}{backend}"] for provider in ("one", "other") for backend in ("", ":plain")]
+    processes = _examination._processes(ways)
+    assert [one for one in processes if one in alone] == alone
+    assert "kernels:ways:absent:plain" in processes[0] and len(processes[0]) > 3
+
+
 @pytest.mark.slow
 def test_each_provider_and_backend_gets_its_own_answer(ways, runner):
     answers = _examination.examined(_examination.outside(sys.executable, runner), ways, 300, {})
@@ -198,6 +205,7 @@ def test_names_of_ways_may_have_any_characters(tmp_path, monkeypatch, runner):
     backends = '"plain", "packed", "crashing"'
     assert backends in WAYS
     text = WAYS.replace(backends, '"a:b", "c/d", "%"').replace('name="one"', 'name="o:n/e"')
+    text = text.replace(", apart=True", "")  # one process for all three
     (tmp_path / "odd:name.py").write_text(text)
     plugins.load_file(tmp_path / "odd:name.py")
     targets = [one for one in _variants.kernel_targets("odd:name") if "n%2Fe" in one]
