@@ -1,4 +1,4 @@
-"""Documents of a pack as lengths, and what is refused about them. Pure."""
+"""Documents of a pack as lengths or cu_seqlens, and what is refused about them. Pure."""
 
 from __future__ import annotations
 
@@ -36,6 +36,46 @@ def document_bounds(docs: ArrayLike, seqlen: int) -> tuple[IntArray, IntArray]:
     lengths = document_lengths(docs, seqlen)
     ends = np.cumsum(lengths, dtype=np.int64)
     return ends - lengths, ends
+
+
+def lengths_from_cu_seqlens(
+    cu_seqlens: ArrayLike, seqlen: int, *, max_seqlen: int | None = None, name: str = "cu_seqlens"
+) -> IntArray:
+    """Document lengths from cumulative lengths [0, ..., seqlen], as varlen kernels take them.
+
+    Raises InputError when they do not start at 0, descend, do not end at seqlen, hold no document, are not integers,
+    or when a document is longer than max_seqlen.
+
+    >>> lengths_from_cu_seqlens([0, 3, 7], 7).tolist()
+    [3, 4]
+    """
+    bounds = _integers(cu_seqlens, name)
+    if len(bounds) < 2:
+        raise InputError(f"{name} has {len(bounds)} entries; allowed: at least 2, 0 and the end of each document")
+    if bounds[0] != 0:
+        raise InputError(f"{name} starts at {int(bounds[0])}; allowed: 0")
+    descends = bounds[1:] < bounds[:-1]  # not by their differences, which int64 may not hold
+    if descends.any():
+        place = int(np.argmax(descends))
+        raise InputError(f"{name} descends from {int(bounds[place])} to {int(bounds[place + 1])} at entry {place + 1}")
+    if bounds[-1] != seqlen:
+        raise InputError(f"{name} ends at {int(bounds[-1])}, but there are {seqlen} rows")
+    lengths = np.diff(bounds)
+    if max_seqlen is not None and int(lengths.max()) > max_seqlen:
+        place = int(np.argmax(lengths))
+        raise InputError(f"{name}: document {place} has {int(lengths[place])} rows, more than max_seqlen {max_seqlen}")
+    return lengths
+
+
+def paired_lengths(
+    cu_seqlens_q: ArrayLike, cu_seqlens_k: ArrayLike, seqlen_q: int, seqlen_k: int
+) -> tuple[IntArray, IntArray]:
+    """Query and key lengths of the same documents. Raises InputError also when the two differ in documents."""
+    lengths_q = lengths_from_cu_seqlens(cu_seqlens_q, seqlen_q, name="cu_seqlens_q")
+    lengths_k = lengths_from_cu_seqlens(cu_seqlens_k, seqlen_k, name="cu_seqlens_k")
+    if len(lengths_q) != len(lengths_k):
+        raise InputError(f"cu_seqlens_q has {len(lengths_q)} documents, cu_seqlens_k {len(lengths_k)}")
+    return lengths_q, lengths_k
 
 
 def check_square(seqlen_q: int, seqlen_k: int) -> None:
