@@ -35,6 +35,8 @@ def test_a_rank_without_memory_for_a_tensor_ends_all(pools, size, operation):
     """Those of the all-to-all are among them, with heads that ranks share, and within a batch of 2 on arrival."""
     pool, slices, found = pools(size), mask_slices("varlen_causal", DOCS), 0
     for name, params in meshes(size):
+        if size == 2 and name in ("usp", "loongtrain"):
+            continue  # over two ranks the objects of ring_p2p, or of ulysses
         for heads in ((8, 4), (8, 1)) if name == "ulysses" else ((8, 4),):
             shape = shape_of("bfloat16", *heads, batch=2)
             case = implementation(name, strategy_params=params), shape, slices, DOCS
