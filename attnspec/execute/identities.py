@@ -114,7 +114,7 @@ class Identities:
         for grad_BSGD in (dv_BSGD, dk_BSGD):
             wide_SD = grad_BSGD[batch, :, head].to(torch.float64)
             yield self.keys(wide_SD)
-            squares.append(self.keys(wide_SD.square_().sum(dim=-1, keepdim=True)))
+            squares.append(self.keys(torch.linalg.vector_norm(wide_SD, dim=-1, keepdim=True).square()))
         yield from squares
         dout_square_T, q_square_T = _square(dout_TMD), _square(q_TMD) / self.shape.group_size
         delta_noise_T = dout_square_T * q_square_T * (8 * FLOAT32_EPS) ** 2

@@ -36,3 +36,14 @@ def test_a_sum_may_shrink_by_half_a_unit_a_step():
 @pytest.mark.parametrize("shrink", [STEPS * FLOAT32_EPS * 2, -STEPS * FLOAT32_EPS * 2, float("nan")])
 def test_more_is_wrong(shrink):
     assert check(shrink).failed
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_what_is_checked_stays_as_it_is(dtype):
+    shape = Shape(batch=1, num_heads_q=2, num_heads_kv=1, head_dim=8, dtype=dtype)
+    slices = AttnSlices.from_rows([(0, 16, 0, 16, 1)], seqlen_q=16, seqlen_k=16)
+    tensors = make_tensors("w", shape, seqlen_q=16, seqlen_k=16, needs_backward=True, device=CPU)
+    given = [tensors.q_BTND, tensors.k_BSGD, tensors.v_BSGD]
+    before = [one.clone() for one in given]
+    Identities(shape, slices, CPU).check(tensors, *given)
+    assert all(torch.equal(one, other) for one, other in zip(given, before, strict=True))
