@@ -83,8 +83,11 @@ def softmax(scores_MPC: Tensor, mask_PC: Tensor) -> tuple[Tensor, Tensor]:
     return p_MPC / sum_MP1.clamp_min(torch.finfo(p_MPC.dtype).tiny), lse_MP
 
 
-def exact(inputs: Inputs, dtype: torch.dtype) -> tuple[Results, Noise]:
-    """The definition in the element type of `inputs`, and what a kernel that computes in `dtype` may round."""
+def exact(inputs: Inputs, dtype: torch.dtype, *, delta_spread: float = 1.0) -> tuple[Results, Noise]:
+    """The definition in the element type of `inputs`, and what a kernel that computes in `dtype` may round.
+
+    delta_spread: what is expected of delta's rounding in dQ is taken so many times, in squares.
+    """
     p_MPC, lse_MP = softmax(inputs.q_MPD @ inputs.k_CD.T * inputs.scale, inputs.mask_PC)
     out_MPD = p_MPC @ inputs.v_CD
     eps = torch.finfo(dtype).eps
@@ -107,7 +110,9 @@ def exact(inputs: Inputs, dtype: torch.dtype) -> tuple[Results, Noise]:
     terms_MP1 = dout_MPD.square().sum(dim=-1, keepdim=True) * (PULL_EPS * inside) ** 2
     noise_MPC = ds_MPC.square() * p_error + square_MPC * (delta_MP1 + terms_MP1)
     noise_MPC += pull_MPC.square_() * (SOFTMAX_EPS * inside) ** 2
-    noise.dq_P = (noise_MPC @ _mean_square(inputs.k_CD)).sum(dim=0) * scale**2
+    key_C = _mean_square(inputs.k_CD)
+    noise.dq_P = (noise_MPC @ key_C).sum(dim=0) * scale**2
+    noise.dq_P += ((delta_spread - 1) * delta_MP1[..., 0] * (square_MPC @ key_C)).sum(dim=0) * scale**2
     noise.dk_C = _mean_square(inputs.q_MPD).flatten() @ noise_MPC.flatten(0, 1) * scale**2
     noise.dv_C = p_error * (_mean_square(dout_MPD).flatten() @ square_MPC.flatten(0, 1))
     return Results(out_MPD=out_MPD, lse_MP=lse_MP, grads=grads), noise

@@ -29,6 +29,8 @@ FAST_FLOAT64 = frozenset({(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)})
 """CUDA compute capabilities whose float64 runs at half the float32 rate or better."""
 SCORE_BYTES = {"cpu": 2**25, "cuda": 2**29}
 """Budget of one float64 matrix of scores per device type; about eight of them live at once."""
+MILLIONTH = 4.7534
+"""A standard normal variable exceeds it once in a million."""
 LSE_UNIT, LSE_UNIT_RELATIVE = 1e-6, 1.5 * 2**-23
 FLOOR_EPS = {torch.bfloat16: ROUNDING, torch.float16: ROUNDING, torch.float32: 1.0, torch.float64: 1.0}
 """Least unit of a row, over eps times its size: the rounding of the result, or of sums as narrow as the result."""
@@ -105,6 +107,7 @@ def truth(
     lo, hi = torch.from_numpy(intervals.lo).to(device), torch.from_numpy(intervals.hi).to(device)
     scale, group = 1.0 / math.sqrt(shape.head_dim), shape.group_size
     wide = torch.float64 if dtype == torch.float64 else torch.float32
+    spread = delta_spread(shape.batch * shape.num_heads_q)
     with exact_float32():
         for batch in range(shape.batch):
             for head in range(shape.num_heads_kv):
@@ -124,7 +127,7 @@ def truth(
                         dout_MPD=None if dout_MRD is None else dout_MRD[:, mine],
                         scale=scale,
                     )
-                    right, noise = exact(inputs.to(precision), dtype)
+                    right, noise = exact(inputs.to(precision), dtype, delta_spread=spread)
                     pieces_C = [keys_C % partials == piece for piece in range(partials)]
                     rough, merged = plain(inputs.to(wide), dtype, pieces_C)
                     sums.add_rows(batch, heads, mine, right, rough)
@@ -140,6 +143,19 @@ def truth(
                 if columns is not None:
                     sums.finish_columns(batch, head, columns)
     return sums.truth(rows, partials)
+
+
+def delta_spread(num_heads: int) -> float:
+    """How much more than expected delta's rounding may be by chance, in squares, where a bound of 2 allows for 4.
+
+    It is one number per row and head, so that a mean over few heads strays: this is the one-in-a-million quantile of a
+    chi-squared mean (Wilson and Hilferty's approximation, 1931).
+
+    >>> [round(delta_spread(heads), 2) for heads in (1, 2, 4, 8, 64)]
+    [6.88, 3.78, 2.2, 1.37, 1.0]
+    """
+    part = 2 / (9 * num_heads)
+    return max(1.0, (1 - part + MILLIONTH * math.sqrt(part)) ** 3 / 4)
 
 
 class _Part(NamedTuple):

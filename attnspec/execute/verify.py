@@ -1,7 +1,8 @@
 """Verification of a prepared implementation, before timing, at full size, on the workload's own tensors.
 
-In order: the mask probe of every row; out and lse of the sampled rows; for a backward, one with dO zero outside these
-rows (dQ there and nowhere else, dK and dV of all columns), and the identities on the gradients that will be timed.
+In order: the mask probe of every row, its backward too; out and lse of the sampled rows; for a backward, one with dO
+zero outside these rows (dQ there and nowhere else, dK and dV of all columns), and the identities on the gradients that
+will be timed.
 Errors are per-row RMS over heads and head_dim, in units of plain attention's error on the same row.
 """
 
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from attnspec.execute.backward_probe import check_dq
 from attnspec.execute.findings import Finding, where
 from attnspec.execute.identities import Identities, Reduce
 from attnspec.execute.oracle import Truth, truth
@@ -246,10 +248,18 @@ def _probe_findings(prepared: Prepared, checks: Checks, tensors: Tensors, calls:
     codes = checks.codes()
     values_BSGD = code_values(codes, tensors.v_BSGD, prepared.k_rows)
     inputs = prepared.bound.load(torch.zeros_like(tensors.q_BTND), tensors.k_BSGD, values_BSGD)
-    out_BTND, lse_BNT = calls.canonical_out(calls.forward(inputs))
+    forward = calls.forward(inputs)
+    out_BTND, lse_BNT = calls.canonical_out(forward)
     yield _finite("out of the mask probe", out_BTND, prepared.q_rows)
     partials = prepared.partials * prepared.kernel_partials
     yield check_probe(codes, out_BTND, lse_BNT, lse_tolerance=prepared.lse_tolerance, partials=partials)
+    if not prepared.needs_backward:
+        return
+    assert tensors.dout_BTND is not None
+    del out_BTND, lse_BNT
+    dq_BTND, _, _ = calls.backward(inputs, forward, prepared.bound.load_dout(torch.ones_like(tensors.dout_BTND)))
+    yield _finite("dq of the mask probe", dq_BTND, prepared.q_rows)
+    yield check_dq(codes, checks.k_BSGD, dq_BTND, lse_tolerance=prepared.lse_tolerance, partials=partials)
 
 
 def _out_findings(prepared: Prepared, checks: Checks, calls: _Calls, forward: Forward) -> Iterator[Finding]:

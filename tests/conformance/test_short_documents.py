@@ -38,6 +38,17 @@ def test_right_kernels_verify(kernel, backend, dtype, head_dim):
             assert found.status is Status.OK, found.reason
 
 
+@pytest.mark.parametrize("heads", [(1, 1), (2, 1), (4, 2)])
+@pytest.mark.parametrize("length", [2, 3])
+def test_few_heads_do_not_average_what_rounding_does_to_delta(length, heads):
+    """One number per row and head: of hundreds of rows of one head some stray far."""
+    for seed in range(2):
+        for head_dim in (8, 64):
+            slices = mask_slices("varlen_causal", [length] * 300)
+            found = verified("reference", None, "bfloat16", slices, seed, heads, head_dim)
+            assert found.status is Status.OK, found.reason
+
+
 @pytest.mark.parametrize("size", [2, pytest.param(5, marks=pytest.mark.slow)])
 def test_right_strategies_verify(size):
     held = [

@@ -47,7 +47,7 @@ def spoilt(kernel, name, row, value):
 
     def planted_backward(inputs, made, dout):
         grads = backward(inputs, made, dout)
-        if name != "out" and dout[0, row].any():
+        if name != "out" and dout[0, row].any() and inputs[0].any():
             grads[RESULTS.index(name) - 1][0, row, 1, 3] = value
         return grads
 

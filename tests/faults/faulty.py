@@ -81,7 +81,7 @@ class Faulty:
         return self.inner.backward(inputs, forward, dout)
 
     def _misbehave(self, where, calls):
-        verified = {"forward": 2, "backward": 2}[where]
+        verified = {"forward": 2, "backward": 3}[where]
         match self.fault.split(":"):
             case ["compiles"] if calls == 1:
                 time.sleep(COMPILE_S)
