@@ -1,52 +1,89 @@
 """A ring's steps on two streams give bit for bit what they give on one, whatever the allocator does meanwhile."""
 
+import dataclasses
+
+import numpy as np
 import pytest
 import torch
 
-from attnspec.exchange.accumulate import Outputs
-from attnspec.exchange.lanes import Lanes, use
+from attnspec import plugins
+from attnspec.exchange.guard import Guard
+from attnspec.exchange.transport import SilentTransport
+from attnspec.shape import Shape
+from attnspec.slices import AttnSlices
+from attnspec.support import Device, Problem
 
 # Libraries and compilers warn of their own affairs, which the suite would turn into failures.
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
-STEPS, ROWS, KEYS, HEADS, WIDTH = 8, 512, 256, 8, 128
+RANKS, ROWS = 8, 512
+SHAPE = Shape(batch=1, num_heads_q=8, num_heads_kv=8, head_dim=128, dtype="bfloat16")
 
 
-def partial(q_BTND, kv):
-    scores = torch.einsum("btnd,bsnd->btns", q_BTND.float(), kv[0].float()) / WIDTH**0.5
-    lse_BTN = scores.logsumexp(dim=-1)
-    return torch.einsum("btns,bsnd->btnd", (scores - lse_BTN[..., None]).exp(), kv[1].float()).to(q_BTND.dtype), lse_BTN
+class Arriving:
+    """A batch under way on the stream that it was posted on."""
+
+    def __init__(self):
+        self._arrived = torch.cuda.current_stream().record_event() if torch.cuda.is_available() else None
+
+    def wait(self):
+        if self._arrived is not None:
+            self._arrived.wait()
 
 
-def forward(q_BTND, parts, *, overlapped):
-    """As Ring.forward does it; the keys of each step come into memory of the lane before."""
-    outputs, earlier = Outputs(q_BTND, many=True), None
-    coming, came = parts[0].clone(), None
-    with Lanes(q_BTND, overlapped=overlapped) as lanes:
-        for step in range(STEPS):
-            with lanes.on(step):
-                if came is not None:
-                    came.wait()
-                kv = coming
-                if step + 1 < STEPS:
-                    coming = parts[step + 1].clone()
-                    came = torch.cuda.current_stream().record_event()
-                use(kv)
-                made = partial(q_BTND, kv)
-            del kv
-            if earlier is not None:
-                with lanes.in_turn(step - 1):
-                    outputs.add(*earlier, slice(0, ROWS), whole=True)
-            earlier = made
-        with lanes.in_turn(STEPS - 1):
-            outputs.add(*earlier, slice(0, ROWS), whole=True)
-    return outputs.result()
+class Recorded(SilentTransport):
+    """The first rank of a ring: what others would send comes from memory, one message after another."""
+
+    def __init__(self, messages):
+        super().__init__(0, RANKS)
+        self._messages, self._next = messages, 0
+
+    def post(self, channel, sends, receives):
+        for parcel in receives:
+            message = self._messages[self._next % len(self._messages)]
+            parcel.tensor.copy_(message.view(-1)[: parcel.tensor.numel()].view_as(parcel.tensor))
+            self._next += 1
+        return Arriving()
 
 
-def test_two_streams_give_what_one_gives():
-    generator = torch.Generator("cuda").manual_seed(0)
-    q_BTND = torch.randn(1, ROWS, HEADS, WIDTH, generator=generator, device="cuda").bfloat16()
-    parts = torch.randn(STEPS, 2, 1, KEYS, HEADS, WIDTH, generator=generator, device="cuda").bfloat16()
-    wanted = [one.clone() for one in forward(q_BTND, parts, overlapped=False)]
+def forward(kernel, provider, device, messages):
+    """(out, lse) of the first rank of a ring over one document, as ring_p2p makes them."""
+    seqlen = RANKS * ROWS
+    slices = AttnSlices.from_rows([(0, seqlen, 0, seqlen, 1)], seqlen_q=seqlen, seqlen_k=seqlen)
+    strategy, module = plugins.load("strategies", "ring_p2p"), plugins.load("kernels", kernel)
+    params = plugins.make_params(module, {})
+    problem = Problem(shape=SHAPE, slices=slices, needs_backward=True, device=device)
+
+    def bind(shape, part):
+        asked = dataclasses.replace(problem, shape=shape, slices=part)
+        return module.bind(module.lower(asked, params, provider), asked, params, provider, device)
+
+    plan = strategy.shard(strategy.Params(), slices, np.array([seqlen]), SHAPE, RANKS)
+    bound = strategy.bind(plan, bind, Recorded(messages), device, needs_backward=True)
+    own = messages[0].view(3, 1, ROWS, SHAPE.num_heads_q, SHAPE.head_dim)
+    guard = Guard()
+    made = bound.forward_with(bound.load(*own), guard)
+    assert guard.error is None
+    return bound.canonical_out(made)
+
+
+def messages_on(device):
+    generator = torch.Generator(device).manual_seed(0)
+    size = (RANKS, 3 * ROWS * SHAPE.num_heads_q * SHAPE.head_dim)
+    return torch.randn(size, generator=generator, device=device).bfloat16()
+
+
+def on_lanes(monkeypatch, number):
+    monkeypatch.setattr("attnspec.exchange.ring.overlap", lambda kernels, pass_: number == 2)
+
+
+def test_two_streams_give_what_one_gives(monkeypatch):
+    major, minor = torch.cuda.get_device_capability()
+    device = Device(type="cuda", capability=(major, minor), model=torch.cuda.get_device_name())
+    messages = messages_on("cuda")
+    on_lanes(monkeypatch, 1)
+    wanted = [one.clone() for one in forward("fa2", "torch", device, messages)]
+    assert all(bool(one.isfinite().all()) for one in wanted)
+    on_lanes(monkeypatch, 2)
     for _ in range(30):
-        got = forward(q_BTND, parts, overlapped=True)
+        got = forward("fa2", "torch", device, messages)
         assert all(torch.equal(one, other) for one, other in zip(got, wanted, strict=True))
