@@ -84,7 +84,7 @@ class FlashCuda:
 
     def __init__(self, causal: bool, device: str) -> None:
         self._causal = causal
-        self._rng = _no_dropout(device)
+        self._rng = no_dropout(device)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """One forward."""
@@ -135,7 +135,7 @@ class FlashPacked:
     ) -> None:
         self._causal, self._batch = causal, batch
         self._documents = (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
-        self._rng = _no_dropout(cu_seqlens_q.device.type)
+        self._rng = no_dropout(cu_seqlens_q.device.type)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """One forward."""
@@ -294,7 +294,7 @@ class Efficient:
         return torch.nn.functional.pad(lse_BNT, (0, missing), value=float("inf"))
 
 
-def _no_dropout(device: str) -> tuple[Tensor, Tensor]:
+def no_dropout(device: str) -> tuple[Tensor, Tensor]:
     """The random state that FlashAttention's backward wants and, without dropout, does not read."""
     import torch
 

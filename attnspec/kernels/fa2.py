@@ -24,6 +24,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from attnspec.kernels._aten import no_dropout
 from attnspec.kernels._calls import Grads, LseLayout, VarlenKernel
 from attnspec.lower.varlen import varlen_plan
 from attnspec.shape import Pass
@@ -218,14 +219,8 @@ class _Torch(_Fa2):
     """torch's own build, by the operators that varlen_attn calls: they take grouped heads as they are."""
 
     def __init__(self, problem: Problem, device: Device) -> None:
-        import torch
-
         super().__init__(problem, device)
-        # Random state of a dropout that there is not: the backward wants the tensors and does not read them.
-        self._rng = (
-            torch.zeros(2, dtype=torch.uint64, device=self._device),
-            torch.empty(0, device=self._device),
-        )
+        self._rng = no_dropout(self._device)
 
     def forward(self, arguments: _Arguments, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """One forward."""

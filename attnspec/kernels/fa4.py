@@ -30,6 +30,7 @@ import numpy as np
 from attnspec.errors import UnsupportedError
 from attnspec.kernels import _flash_attn_cute
 from attnspec.kernels._calls import Grads, NamedArguments, VarlenKernel
+from attnspec.kernels._canonical import CanonicalKernel
 from attnspec.lower.block_mask import BlockLists, BlockMask, block_mask
 from attnspec.lower.intervals import Band, IntervalMask, band, interval_mask
 from attnspec.lower.varlen import varlen_plan
@@ -166,11 +167,9 @@ class _Varlen:
         return dq.view(q.shape), dk.view(k.shape), dv.view(v.shape)
 
 
-class BlockSparseKernel:
+class BlockSparseKernel(CanonicalKernel):
     """One call for any mask."""
 
-    explicit_backward = True
-    frees_graph = False
     expected_kernels: ExpectedKernels = FLASH_ATTENTION_4
     backend = "block_sparse"
 
@@ -196,18 +195,6 @@ class BlockSparseKernel:
             self._shared["mask_mod"] = _fa4_masks.interval_mask(len(mask.lo))
             self._shared["aux_tensors"] = [torch.from_numpy(bound).to(device.type) for bound in bounds]
 
-    def load(self, q_BTND: Tensor, k_BSGD: Tensor, v_BSGD: Tensor) -> Grads:
-        """As they are."""
-        return q_BTND, k_BSGD, v_BSGD
-
-    def load_dout(self, dout_BTND: Tensor) -> Tensor:
-        """As it is."""
-        return dout_BTND
-
-    def load_forward(self, out_BTND: Tensor, lse_BNT: Tensor) -> Forward:
-        """As they are."""
-        return Forward(out=out_BTND, lse=lse_BNT.float().contiguous())
-
     def forward(self, inputs: Grads) -> Forward:
         """One call."""
         out, lse, *_ = self._interface._flash_attn_fwd(
@@ -220,16 +207,6 @@ class BlockSparseKernel:
         dq, dk, dv = self._interface._flash_attn_bwd(
             *inputs, forward.out, dout, forward.lse, block_sparse_tensors=self._backward_blocks, **self._shared
         )
-        return dq, dk, dv
-
-    def canonical_out(self, forward: Forward) -> tuple[Tensor, Tensor | None]:
-        """Contiguous."""
-        assert forward.lse is not None
-        return forward.out.contiguous(), forward.lse.contiguous()
-
-    def canonical_grads(self, grads: Grads) -> Grads:
-        """Contiguous."""
-        dq, dk, dv = (part.contiguous() for part in grads)
         return dq, dk, dv
 
 

@@ -19,6 +19,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from attnspec.kernels._calls import Grads
+from attnspec.kernels._canonical import CanonicalKernel
 from attnspec.lower.startend import StartendRows, startend_rows
 from attnspec.support import Device, Forward, Problem, Provider, Support
 from attnspec.support.kernel_names import FLASH_ATTENTION_3, ExpectedKernels
@@ -45,7 +47,6 @@ SUPPORT = Support(
     capability_min=(9, 0),
     capability_max=(9, 0),
 )
-Grads = tuple["Tensor", "Tensor", "Tensor"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,11 +64,9 @@ def bind(lowered: StartendRows, problem: Problem, params: Params, provider: str,
     return FlashMaskKernel(lowered, problem, device)
 
 
-class FlashMaskKernel:
+class FlashMaskKernel(CanonicalKernel):
     """Tensors stay canonical."""
 
-    explicit_backward = True
-    frees_graph = False
     backend = None
     expected_kernels: ExpectedKernels = FLASH_ATTENTION_3
 
@@ -87,18 +86,6 @@ class FlashMaskKernel:
             "is_causal": rows.causal,
         }
 
-    def load(self, q_BTND: Tensor, k_BSGD: Tensor, v_BSGD: Tensor) -> Grads:
-        """As they are."""
-        return q_BTND, k_BSGD, v_BSGD
-
-    def load_dout(self, dout_BTND: Tensor) -> Tensor:
-        """As it is."""
-        return dout_BTND
-
-    def load_forward(self, out_BTND: Tensor, lse_BNT: Tensor) -> Forward:
-        """As they are."""
-        return Forward(out=out_BTND, lse=lse_BNT.float().contiguous())
-
     def forward(self, inputs: Grads) -> Forward:
         """One call."""
         out, lse = self._fwd(*inputs, **self._shared)
@@ -107,14 +94,4 @@ class FlashMaskKernel:
     def backward(self, inputs: Grads, forward: Forward, dout: Tensor) -> Grads:
         """One call."""
         dq, dk, dv = self._bwd(dout, *inputs, forward.out, forward.lse, **self._shared)
-        return dq, dk, dv
-
-    def canonical_out(self, forward: Forward) -> tuple[Tensor, Tensor | None]:
-        """Contiguous."""
-        assert forward.lse is not None
-        return forward.out.contiguous(), forward.lse.contiguous()
-
-    def canonical_grads(self, grads: Grads) -> Grads:
-        """Contiguous."""
-        dq, dk, dv = (part.contiguous() for part in grads)
         return dq, dk, dv
