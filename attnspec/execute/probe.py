@@ -1,8 +1,9 @@
 """The mask probe: one forward whose exact output is known for every row, without S x S.
 
-With q = 0 all scores are 0, so a row's output is the mean of V over its allowed keys and its lse the logarithm of their
-number. V holds codes of +-1: some dimensions spell the key's position in binary, the rest are random, so that one key
-too many or too few shows in some dimension. Expected values are differences of prefix sums over a row's key intervals.
+With q and k in two halves of head_dim (`attnspec.execute.backward_probe`) all scores are 0, so a row's output is the
+mean of V over its allowed keys and its lse the logarithm of their number. V holds codes of +-1: some dimensions spell
+the key's position in binary, the rest are random, so that one key too many or too few shows in some dimension. Expected
+values are differences of prefix sums over a row's key intervals.
 Blind to scale and accumulation; the oracle's rows are for those.
 
 Where partial results over parts of the keys are rounded and merged, a part's mean can be as large as 1 where the whole
@@ -17,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -39,7 +41,7 @@ CHUNK_VALUES = {"cpu": 2**21, "cuda": 2**26}
 class Codes:
     """The probe of one workload: V's codes (S keys, G heads, D), int8, and each row's key intervals on the device.
 
-    spelt: how many dimensions, the first ones, spell positions.
+    spelt: how many dimensions, the first ones, spell positions. signs_T: +-1 per row, for the backward.
     """
 
     codes_SGD: Tensor
@@ -47,6 +49,7 @@ class Codes:
     lo_IT: Tensor
     hi_IT: Tensor
     counts_T: Tensor
+    signs_T: Tensor
     rows: IntArray
 
 
@@ -65,8 +68,21 @@ def make_codes(shape: Shape, seqlen_k: int, intervals: RowIntervals, *, seed: in
         lo_IT=torch.from_numpy(intervals.lo).to(device),
         hi_IT=torch.from_numpy(intervals.hi).to(device),
         counts_T=torch.from_numpy(intervals.counts).to(device),
+        signs_T=torch.from_numpy(signs(intervals.rows)).to(device),
         rows=intervals.rows,
     )
+
+
+def signs(rows: IntArray) -> IntArray:
+    """+-1 of each row, as if drawn by chance: a bit of its number as SplitMix64 mixes it (Steele et al. 2014).
+
+    >>> signs(np.arange(12)).tolist()
+    [1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1]
+    """
+    mixed = rows.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ mixed >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ mixed >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
+    return 1 - 2 * ((mixed ^ mixed >> np.uint64(31)) & np.uint64(1)).astype(np.int64)
 
 
 def check_probe(

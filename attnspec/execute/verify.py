@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnspec.execute.backward_probe import check_dq
+from attnspec.execute.backward_probe import Rounding, check_dk_dv, check_dq, dout_of, halves
 from attnspec.execute.findings import Finding, where
 from attnspec.execute.identities import Identities, Reduce
 from attnspec.execute.oracle import Truth, truth
@@ -94,7 +94,7 @@ class Checks:
             v_BSGD=tensors.v_BSGD,
         )
 
-    def over(self, q_rows: IntArray, k_rows: IntArray, reduce: Reduce) -> Checks:
+    def over(self, q_rows: IntArray | None, k_rows: IntArray | None, reduce: Reduce) -> Checks:
         """The same over what one rank holds; the oracle, which is over the whole sequence, is shared."""
         return replace(self, q_rows=q_rows, k_rows=k_rows, reduce=reduce, _codes=None, _identities=None)
 
@@ -128,6 +128,10 @@ class Checks:
             seed = seed_of(f"{self.workload_id}:probe")
             self._codes = make_codes(self.shape, self.slices.seqlen_k, intervals, seed=seed, device=self.k_BSGD.device)
         return self._codes
+
+    def every_code(self) -> Codes:
+        """The mask probe of all rows, whoever holds them."""
+        return self.codes() if self.q_rows is None else self.over(None, None, self.reduce).codes()
 
     def identities(self) -> Identities:
         """The identities of gradients."""
@@ -247,7 +251,7 @@ def _findings(prepared: Prepared, checks: Checks, tensors: Tensors, calls: _Call
 def _probe_findings(prepared: Prepared, checks: Checks, tensors: Tensors, calls: _Calls) -> Iterator[Finding]:
     codes = checks.codes()
     values_BSGD = code_values(codes, tensors.v_BSGD, prepared.k_rows)
-    inputs = prepared.bound.load(torch.zeros_like(tensors.q_BTND), tensors.k_BSGD, values_BSGD)
+    inputs = prepared.bound.load(*halves(tensors.q_BTND, tensors.k_BSGD), values_BSGD)
     forward = calls.forward(inputs)
     out_BTND, lse_BNT = calls.canonical_out(forward)
     yield _finite("out of the mask probe", out_BTND, prepared.q_rows)
@@ -257,9 +261,14 @@ def _probe_findings(prepared: Prepared, checks: Checks, tensors: Tensors, calls:
         return
     assert tensors.dout_BTND is not None
     del out_BTND, lse_BNT
-    dq_BTND, _, _ = calls.backward(inputs, forward, prepared.bound.load_dout(torch.ones_like(tensors.dout_BTND)))
+    dout = prepared.bound.load_dout(dout_of(codes, tensors.dout_BTND))
+    dq_BTND, dk_BSGD, dv_BSGD = calls.backward(inputs, forward, dout)
     yield _finite("dq of the mask probe", dq_BTND, prepared.q_rows)
-    yield check_dq(codes, checks.k_BSGD, dq_BTND, lse_tolerance=prepared.lse_tolerance, partials=partials)
+    yield _finite("dk of the mask probe", dk_BSGD, prepared.k_rows)
+    yield _finite("dv of the mask probe", dv_BSGD, prepared.k_rows)
+    rounding = Rounding.of(tensors.q_BTND.dtype, prepared.lse_tolerance, merged=partials > 1)
+    yield check_dq(codes, checks.k_BSGD, dq_BTND, rounding)
+    yield check_dk_dv(checks.every_code(), checks.q_rows_of, dk_BSGD, dv_BSGD, prepared.k_rows, rounding)
 
 
 def _out_findings(prepared: Prepared, checks: Checks, calls: _Calls, forward: Forward) -> Iterator[Finding]:
