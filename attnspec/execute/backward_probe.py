@@ -33,6 +33,8 @@ from attnspec.slices.edges import IntArray
 
 BOUND = 12.0
 PREFIX_EPS = 2.0**-52
+ROWS_AT_ONCE = 2**14
+"""Of q of the whole sequence, which a rank makes anew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +118,7 @@ def check_dk_dv(
     every: codes with the intervals of all rows. q_rows_of: q of chosen rows of the whole sequence, before `halves`.
     """
     worst = Finding(error=0.0, bound=BOUND)
-    for batch, head, right in _dk_dv(every, q_rows_of, dk_BSGD, rounding):
+    for batch, head, right in _dk_dv(every, q_rows_of, rounding):
         for name, got_BSGD in (("dk", dk_BSGD), ("dv", dv_BSGD)):
             right_SD, unit_S = right[name]
             if k_rows is not None:
@@ -170,26 +172,20 @@ Right = dict[str, tuple[Tensor, Tensor]]
 
 
 def _dk_dv(
-    every: Codes, q_rows_of: Callable[[IntArray], Tensor], like_BSGD: Tensor, rounding: Rounding
+    every: Codes, q_rows_of: Callable[[IntArray], Tensor], rounding: Rounding
 ) -> Iterator[tuple[int, int, Right]]:
     """(batch, key/value head, right values (S, D) and units (S,) of dk and dv), in float64."""
     num_keys, num_heads, width = every.codes_SGD.shape
     half, scale, device = width // 2, 1.0 / math.sqrt(width), every.codes_SGD.device
-    steps = [
-        [torch.zeros((num_keys + 1, 2 * half + 6), dtype=torch.float64, device=device) for _ in range(num_heads)]
-        for _ in range(like_BSGD.shape[0])
-    ]
-    group = 1
+    group, sums_BTGH = _group_sums(every.rows, q_rows_of, num_heads, half)
     for head in range(num_heads):
         code_SD = every.codes_SGD[:, head].to(torch.float64)
         means = _Means(every, torch.cat([code_SD, code_SD.sum(dim=1, keepdim=True)], dim=1))
+        steps_BSW = torch.zeros((len(sums_BTGH), num_keys + 1, 2 * half + 6), dtype=torch.float64, device=device)
         for rows, some_P, mean_PW in means.chunks():
-            q_BPND = q_rows_of(every.rows[rows])[..., :half]
-            group = q_BPND.shape[2] // num_heads
-            sum_BPD = q_BPND[:, :, head * group : (head + 1) * group].to(torch.float64).sum(dim=2)
             weight_P, mean_P = every.signs_T[rows] / some_P, mean_PW[:, -1]
             stored_P = _stored(mean_PW[:, :-1], some_P, every.spelt, rounding)
-            for batch, sum_PD in enumerate(sum_BPD):
+            for steps_SW, sum_PD in zip(steps_BSW, sums_BTGH[:, rows, head], strict=True):
                 size_P = sum_PD.square().sum(dim=1) / some_P.square()
                 scalars = torch.stack(
                     [size_P, mean_P * size_P, mean_P.square() * size_P, stored_P * size_P, weight_P, some_P**-2], dim=1
@@ -198,10 +194,9 @@ def _dk_dv(
                 change_PW = torch.cat([weighted_PD, mean_P[:, None] * weighted_PD, scalars], dim=1)
                 for lo_T, hi_T in zip(every.lo_IT[:, rows], every.hi_IT[:, rows], strict=True):
                     used_P = lo_T < hi_T
-                    steps[batch][head].index_add_(0, lo_T[used_P], change_PW[used_P])
-                    steps[batch][head].index_add_(0, hi_T[used_P], change_PW[used_P], alpha=-1)
-    for batch, heads in enumerate(steps):
-        for head, steps_SW in enumerate(heads):
+                    steps_SW.index_add_(0, lo_T[used_P], change_PW[used_P])
+                    steps_SW.index_add_(0, hi_T[used_P], change_PW[used_P], alpha=-1)
+        for batch, steps_SW in enumerate(steps_BSW):
             blur_W = PREFIX_EPS**2 * num_keys * steps_SW.square().sum(dim=0)
             sums_SW = torch.cumsum(steps_SW, dim=0)[:-1]
             own_SD, mean_SD, scalars_S6 = torch.split(sums_SW, [half, half, 6], dim=1)
@@ -225,6 +220,19 @@ def _dk_dv(
             )
             dk_SD[~seen_S], dv_S = 0, torch.where(seen_S, dv_S, 0.0)
             yield batch, head, {"dk": (dk_SD, dk_unit_S), "dv": (dv_S[:, None].expand(-1, width), dv_unit_S)}
+
+
+def _group_sums(
+    rows: IntArray, q_rows_of: Callable[[IntArray], Tensor], num_heads_kv: int, half: int
+) -> tuple[int, Tensor]:
+    """(query heads of a key/value head, sums over these of the first half of q (B, T, G, D / 2), float64)."""
+    group, sums = 1, []
+    for start in range(0, len(rows), ROWS_AT_ONCE):
+        q_BPND = q_rows_of(rows[start : start + ROWS_AT_ONCE])[..., :half]
+        q_BPGMD = torch.unflatten(q_BPND, 2, (num_heads_kv, -1))
+        group = q_BPGMD.shape[3]
+        sums.append(q_BPGMD.sum(dim=3, dtype=torch.float64))
+    return group, torch.cat(sums, dim=1)
 
 
 def _seen(every: Codes, num_keys: int) -> Tensor:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from attnspec.slices.edges import IntArray
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
@@ -60,3 +62,15 @@ def where(row: int, head: int) -> str:
     'row 12, head 3'
     """
     return f"row {int(row)}, head {int(head)}"
+
+
+def finite(name: str, value_BRND: Tensor, held: IntArray | None) -> Finding:
+    """Whether a tensor (B, R, N, D) has no NaN and no infinity. held: positions of its rows, None for 0, 1, ..."""
+    bad_BRN = ~torch.isfinite(value_BRND).all(dim=-1)
+    count = int(bad_BRN.sum())
+    if count == 0:
+        return Finding(error=0.0, bound=1.0)
+    _, row, head = (int(one) for one in bad_BRN.nonzero()[0])
+    place = where(row if held is None else int(held[row]), head)
+    text = f"{name}: {count} vectors of (row, head) hold NaN or infinity, the first at {place}"
+    return Finding(error=float("inf"), bound=1.0, reason_code="not_finite", reason=text)

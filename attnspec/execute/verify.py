@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from attnspec.execute.backward_probe import Rounding, check_dk_dv, check_dq, dout_of, halves
-from attnspec.execute.findings import Finding, where
+from attnspec.execute.findings import Finding, finite, where
 from attnspec.execute.identities import Identities, Reduce
 from attnspec.execute.oracle import Truth, truth
 from attnspec.execute.prepared import Prepared
@@ -254,7 +254,7 @@ def _probe_findings(prepared: Prepared, checks: Checks, tensors: Tensors, calls:
     inputs = prepared.bound.load(*halves(tensors.q_BTND, tensors.k_BSGD), values_BSGD)
     forward = calls.forward(inputs)
     out_BTND, lse_BNT = calls.canonical_out(forward)
-    yield _finite("out of the mask probe", out_BTND, prepared.q_rows)
+    yield finite("out of the mask probe", out_BTND, prepared.q_rows)
     partials = prepared.partials * prepared.kernel_partials
     yield check_probe(codes, out_BTND, lse_BNT, lse_tolerance=prepared.lse_tolerance, partials=partials)
     if not prepared.needs_backward:
@@ -263,9 +263,7 @@ def _probe_findings(prepared: Prepared, checks: Checks, tensors: Tensors, calls:
     del out_BTND, lse_BNT
     dout = prepared.bound.load_dout(dout_of(codes, tensors.dout_BTND))
     dq_BTND, dk_BSGD, dv_BSGD = calls.backward(inputs, forward, dout)
-    yield _finite("dq of the mask probe", dq_BTND, prepared.q_rows)
-    yield _finite("dk of the mask probe", dk_BSGD, prepared.k_rows)
-    yield _finite("dv of the mask probe", dv_BSGD, prepared.k_rows)
+    yield from _finite_grads(prepared, dq_BTND, dk_BSGD, dv_BSGD, of=" of the mask probe")
     rounding = Rounding.of(tensors.q_BTND.dtype, prepared.lse_tolerance, merged=partials > 1)
     yield check_dq(codes, checks.k_BSGD, dq_BTND, rounding)
     yield check_dk_dv(checks.every_code(), checks.q_rows_of, dk_BSGD, dv_BSGD, prepared.k_rows, rounding)
@@ -275,7 +273,7 @@ def _out_findings(prepared: Prepared, checks: Checks, calls: _Calls, forward: Fo
     right = checks.truth(prepared.partials)
     here = _Here(right.rows_R, prepared.q_rows, checks.k_BSGD.device)
     out_BTND, lse_BNT = calls.canonical_out(forward)
-    yield _finite("out", out_BTND, prepared.q_rows)
+    yield finite("out", out_BTND, prepared.q_rows)
     yield _compare("out", here.take(out_BTND), right.out_BRND, right.out_unit_R, here, BOUND_OUT)
     if lse_BNT is not None:
         yield _compare_lse(lse_BNT[:, :, here.local], right, here, prepared.lse_tolerance)
@@ -292,9 +290,7 @@ def _sparse_findings(
     sparse_BTND[:, here.local] = tensors.dout_BTND[:, here.local]
     dout = prepared.bound.load_dout(sparse_BTND)
     dq_BTND, dk_BSGD, dv_BSGD = calls.backward(prepared.inputs, forward, dout)
-    yield _finite("dq", dq_BTND, prepared.q_rows)
-    yield _finite("dk", dk_BSGD, prepared.k_rows)
-    yield _finite("dv", dv_BSGD, prepared.k_rows)
+    yield from _finite_grads(prepared, dq_BTND, dk_BSGD, dv_BSGD)
     yield _compare("dq", here.take(dq_BTND), grads.dq_BRND, grads.dq_unit_R, here, BOUND_DQ)
     yield _zero_elsewhere(dq_BTND, grads.dq_unit_R, here)
     columns = _Here(np.arange(checks.slices.seqlen_k), prepared.k_rows, checks.k_BSGD.device)
@@ -311,9 +307,7 @@ def _timed_findings(
     assert grads is not None
     out_BTND, _ = calls.canonical_out(forward)
     dq_BTND, dk_BSGD, dv_BSGD = calls.backward(prepared.inputs, forward, prepared.dout)
-    yield _finite("dq", dq_BTND, prepared.q_rows)
-    yield _finite("dk", dk_BSGD, prepared.k_rows)
-    yield _finite("dv", dv_BSGD, prepared.k_rows)
+    yield from _finite_grads(prepared, dq_BTND, dk_BSGD, dv_BSGD)
     # A row of dQ depends on no other row of dO, so the sparse oracle holds here too.
     yield _compare("dq", here.take(dq_BTND), grads.dq_BRND, grads.dq_unit_R, here, BOUND_DQ)
     partials = prepared.partials * prepared.kernel_partials
@@ -391,12 +385,7 @@ def _zero_elsewhere(dq_BTND: Tensor, unit_R: Tensor, here: _Here) -> Finding:
     return found.with_reason("dq", text)
 
 
-def _finite(name: str, value_BRND: Tensor, held: IntArray | None) -> Finding:
-    bad_BRN = ~torch.isfinite(value_BRND).all(dim=-1)
-    count = int(bad_BRN.sum())
-    if count == 0:
-        return Finding(error=0.0, bound=1.0)
-    _, row, head = (int(one) for one in bad_BRN.nonzero()[0])
-    place = where(row if held is None else int(held[row]), head)
-    text = f"{name}: {count} vectors of (row, head) hold NaN or infinity, the first at {place}"
-    return Finding(error=float("inf"), bound=1.0, reason_code="not_finite", reason=text)
+def _finite_grads(prepared: Prepared, dq: Tensor, dk: Tensor, dv: Tensor, of: str = "") -> Iterator[Finding]:
+    yield finite(f"dq{of}", dq, prepared.q_rows)
+    yield finite(f"dk{of}", dk, prepared.k_rows)
+    yield finite(f"dv{of}", dv, prepared.k_rows)

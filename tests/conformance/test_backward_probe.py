@@ -182,3 +182,12 @@ def test_merged_parts_round_more_and_no_row_hides():
     probed.dq[:, 517] = 0
     probed.dk[:, 517] = 0
     assert all(found.failed for found in probed.found(8))
+
+
+def test_rows_taken_a_few_at_a_time_give_the_same(monkeypatch):
+    probed = Probed(*setting("varlen_causal"))
+    whole = probed.found()
+    monkeypatch.setattr("attnspec.execute.backward_probe.ROWS_AT_ONCE", 100)
+    monkeypatch.setattr("attnspec.execute.backward_probe.CHUNK_VALUES", {"cpu": 2**13})
+    for few, one in zip(probed.found(), whole, strict=True):
+        assert (few.reason, few.error) == (one.reason, pytest.approx(one.error))
